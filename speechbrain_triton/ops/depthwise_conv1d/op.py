@@ -1,0 +1,269 @@
+"""Depthwise convolution over time: autograd and the public function."""
+
+import torch
+
+from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.ops.depthwise_conv1d.reference import (
+    depthwise_conv1d_reference,
+)
+
+PADDINGS = ("same", "causal", "valid")
+
+# All taps of a channel are held in registers.
+MAX_TAPS = 128
+
+
+# The convolution is linear in input and weight, and so are its gradients in
+# what they take: each of the three functions below is differentiated by the
+# other two, to any order.
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, geometry):
+        from speechbrain_triton.ops.depthwise_conv1d import launch
+
+        taps = launch.taps_of(weight)
+        ctx.save_for_backward(x, weight, bias)
+        ctx.taps, ctx.geometry = taps, geometry
+        return launch.launch_conv(x, taps, bias, geometry)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, bias = ctx.saved_tensors
+        dx = dweight = dbias = None
+        if ctx.needs_input_grad[0]:
+            dx = _InputGrad.apply(dy, weight, ctx.taps, ctx.geometry)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            dweight, dbias = _WeightGrad.apply(
+                x, dy, weight.detach(), bias, ctx.geometry
+            )
+        return dx, dweight, dbias, None
+
+
+class _InputGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, dy, weight, taps, geometry):
+        from speechbrain_triton.ops.depthwise_conv1d import launch
+
+        ctx.save_for_backward(dy, weight)
+        ctx.geometry = geometry
+        return launch.launch_conv(dy, taps, None, geometry, transposed=True)
+
+    @staticmethod
+    def backward(ctx, ddx):
+        dy, weight = ctx.saved_tensors
+        ddy = dweight = None
+        if ctx.needs_input_grad[0]:
+            ddy = _Conv.apply(ddx, weight, None, ctx.geometry)
+        if ctx.needs_input_grad[1]:
+            dweight, _ = _WeightGrad.apply(
+                ddx, dy, weight.detach(), None, ctx.geometry
+            )
+        return ddy, dweight, None, None
+
+
+class _WeightGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, dy, weight, bias, geometry):
+        from speechbrain_triton.ops.depthwise_conv1d import launch
+
+        ctx.save_for_backward(x, dy)
+        ctx.geometry = geometry
+        return launch.launch_weight_grad(x, dy, weight, bias, geometry)
+
+    @staticmethod
+    def backward(ctx, ddweight, ddbias):
+        from speechbrain_triton.ops.depthwise_conv1d import launch
+
+        x, dy = ctx.saved_tensors
+        dx = ddy = None
+        if ctx.needs_input_grad[0]:
+            taps = launch.taps_of(ddweight)
+            dx = _InputGrad.apply(dy, ddweight, taps, ctx.geometry)
+        if ctx.needs_input_grad[1]:
+            ddy = _Conv.apply(x, ddweight, ddbias, ctx.geometry)
+        return dx, ddy, None, None, None
+
+
+def depthwise_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    padding: str = "same",
+    chunk_size: int | None = None,
+    left_context: torch.Tensor | None = None,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """Depthwise convolution over time, optionally chunk by chunk.
+
+    With centre P, output t is the bias plus the sum of
+    ``weight[k] * x[t + k - P]`` over the input frames below a horizon: the
+    end of the utterance, or with ``chunk_size`` the end of t's chunk (Dynamic
+    Chunk Convolution, Li et al., "Dynamic Chunk Convolution for Unified
+    Streaming and Non-Streaming Conformer ASR", ICASSP 2023).
+
+    Under autocast x is cast to autocast's dtype, and weight and bias are read
+    as they are. Sums are taken in float32 and in a fixed order, so repeated
+    calls return the same bits. Double backward is supported.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        (B, T, C) in float32, bfloat16 or float16 (float64 on the torch path).
+        Batch and time may have any stride; unless channels are contiguous the
+        Triton path makes one contiguous copy.
+    weight : torch.Tensor
+        (C, 1, K), as ``torch.nn.Conv1d`` keeps it, in x's dtype (of any
+        floating dtype under autocast).
+    bias : torch.Tensor, optional
+        (C,), in weight's dtype.
+    padding : str
+        ``"same"`` (P = (K - 1) // 2 zeros on the left, the rest of K - 1 on
+        the right), ``"causal"`` (P = K - 1) or ``"valid"`` (no padding:
+        T - K + 1 frames).
+    chunk_size : int, optional
+        Frames in a chunk, at least 1; only with ``padding="same"``.
+    left_context : torch.Tensor, optional
+        (B, L, C): the frames before x, in place of zeros; the last P count.
+        Chunks are counted from the start of x.
+    backend : str
+        ``"auto"``, ``"triton"`` or ``"torch"``.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, T, C) in x's dtype, or autocast's.
+
+    Raises
+    ------
+    ValueError
+        For a shape or option that is not allowed.
+    TypeError
+        If dtypes differ outside autocast.
+    RuntimeError
+        If ``backend="triton"`` cannot run.
+
+    Example
+    -------
+    >>> x = torch.rand(4, 100, 64)
+    >>> weight, bias = torch.rand(64, 1, 31), torch.zeros(64)
+    >>> depthwise_conv1d(x, weight, bias, chunk_size=16).shape
+    torch.Size([4, 100, 64])
+    """
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+        if left_context is not None:
+            left_context = left_context.to(x.dtype)
+    elif weight.dtype != x.dtype:
+        raise TypeError(
+            f"x is {x.dtype} and weight is {weight.dtype}: outside autocast "
+            "they must have the same dtype."
+        )
+    _check(x, weight, bias, padding, chunk_size, left_context)
+
+    taken = use_triton(
+        backend, "depthwise_conv1d", x.device, x.dtype, _obstacle(weight)
+    )
+    if not taken:
+        return depthwise_conv1d_reference(
+            x,
+            weight.to(x.dtype),
+            None if bias is None else bias.to(x.dtype),
+            padding=padding,
+            chunk_size=chunk_size,
+            left_context=left_context,
+        )
+    x, geometry = _geometry(
+        x, weight.shape[2], padding, chunk_size, left_context
+    )
+    return _Conv.apply(x, weight, bias, geometry)
+
+
+def _geometry(x, K, padding, chunk_size, left_context):
+    from speechbrain_triton.ops.depthwise_conv1d.launch import Geometry
+
+    T = x.shape[1]
+    pad = {"same": (K - 1) // 2, "causal": K - 1, "valid": 0}[padding]
+    shift = 0
+    if left_context is not None and pad > 0:
+        context = left_context[:, -pad:]
+        shift = context.shape[1]
+        x = torch.cat((context, x), dim=1)
+    return x, Geometry(
+        T_in=T + shift,
+        T_out=T - K + 1 if padding == "valid" else T,
+        pad=pad - shift,
+        shift=shift,
+        chunk=0 if chunk_size is None else min(chunk_size, T),
+    )
+
+
+def _obstacle(weight: torch.Tensor) -> str | None:
+    if weight.shape[2] > MAX_TAPS:
+        return (
+            f"the kernels hold at most {MAX_TAPS} taps, not {weight.shape[2]}"
+        )
+    if weight.dtype == torch.float64:
+        return "weight is float64"
+    return None
+
+
+def _check(x, weight, bias, padding, chunk_size, left_context) -> None:
+    check_choice("padding", padding, PADDINGS)
+    if x.dim() != 3:
+        raise ValueError(
+            f"x must be (batch, time, channel), got shape {tuple(x.shape)}."
+        )
+    B, T, C = x.shape
+    if weight.dim() != 3 or weight.shape[:2] != (C, 1) or not weight.shape[2]:
+        raise ValueError(
+            f"weight must be ({C}, 1, K) for x with {C} channels, got shape "
+            f"{tuple(weight.shape)}."
+        )
+    if bias is not None and bias.shape != (C,):
+        raise ValueError(
+            f"bias must be ({C},) for x with {C} channels, got shape "
+            f"{tuple(bias.shape)}."
+        )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.device != x.device:
+            raise ValueError(
+                f"{name} is on {tensor.device} and x on {x.device}: they must "
+                "be on the same device."
+            )
+    if T == 0:
+        raise ValueError("x has T = 0 frames; at least 1 is needed.")
+    K = weight.shape[2]
+    if padding == "valid" and T < K:
+        raise ValueError(
+            f"padding='valid' needs at least K = {K} frames, x has T = {T}."
+        )
+    if chunk_size is not None:
+        if isinstance(chunk_size, bool) or not isinstance(chunk_size, int):
+            raise ValueError(
+                f"chunk_size={chunk_size!r} is not a whole number of frames."
+            )
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size={chunk_size} is below 1.")
+        if padding != "same":
+            raise ValueError(
+                f"chunk_size needs padding='same', not {padding!r}."
+            )
+    if left_context is not None:
+        if padding == "valid":
+            raise ValueError("left_context does not go with padding='valid'.")
+        if (
+            left_context.dim() != 3
+            or left_context.shape[0] != B
+            or left_context.shape[2] != C
+        ):
+            raise ValueError(
+                f"left_context must be ({B}, L, {C}), got shape "
+                f"{tuple(left_context.shape)}."
+            )
+        if left_context.dtype != x.dtype or left_context.device != x.device:
+            raise ValueError(
+                f"left_context is {left_context.dtype} on "
+                f"{left_context.device}, x is {x.dtype} on {x.device}: they "
+                "must agree."
+            )

@@ -1,0 +1,254 @@
+"""Switch a model's modules to this package's kernels, and back."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
+from torch import nn
+
+from speechbrain_triton.backend import BACKENDS, check_choice, triton_obstacle
+from speechbrain_triton.modules.convolution import (
+    TritonConvolutionModule,
+    module_obstacle,
+)
+
+logger = logging.getLogger(__name__)
+
+Model = nn.Module | Mapping | list | tuple
+
+
+@dataclass
+class KindReport:
+    """What was done to one kind of module.
+
+    Arguments
+    ---------
+    kind : str
+        ``"conv"``.
+    requested : str
+        The flag's value.
+    names : list of str
+        The modules that now follow the flag.
+    left_alone : dict
+        Name to reason, for the modules that the kernels do not cover.
+    path : str
+        ``"triton"`` or ``"torch"``: what would run on this machine's device.
+    reason : str
+        Why.
+    """
+
+    kind: str
+    requested: str
+    names: list[str] = field(default_factory=list)
+    left_alone: dict[str, str] = field(default_factory=dict)
+    path: str = "torch"
+    reason: str = ""
+
+    def __str__(self) -> str:
+        count = len(self.names)
+        line = (
+            f"{self.kind}={self.requested}: {count} "
+            f"module{'' if count == 1 else 's'}, "
+            f"{self.path} path, because {self.reason}"
+        )
+        for name, reason in self.left_alone.items():
+            line += f"; {name or 'the model'} is left alone for {reason}"
+        return line + "."
+
+
+@dataclass
+class SwapReport:
+    """What :func:`apply_kernels` did, a :class:`KindReport` for each kind."""
+
+    conv: KindReport
+
+    def __str__(self) -> str:
+        return str(self.conv)
+
+
+def apply_kernels(
+    model: Model,
+    conv: str = "auto",
+    frontend: str = "auto",
+    ffn: str = "auto",
+    loss: None = None,
+) -> SwapReport:
+    """Switch the kernels on in one model, in place.
+
+    Modules keep their identity: the very same objects, parameters, hooks and
+    training mode, under another class. Calling it again only changes the
+    flags. One line says what was done, through logging, or on stderr while
+    logging is not configured.
+
+    Arguments
+    ---------
+    model : torch.nn.Module, or a dict, list or tuple of them
+        The model, for instance a recipe's ``Transformer`` or ``modules``.
+    conv : str
+        Backend of every SpeechBrain ``ConvolutionModule``: ``"auto"``,
+        ``"triton"`` or ``"torch"`` (SpeechBrain's own forward). Subclasses
+        of it are left alone.
+    frontend : str
+        ``"auto"`` or ``"torch"``: no front-end kernel exists yet.
+    ffn : str
+        ``"auto"`` or ``"torch"``: no feed-forward kernel exists yet.
+    loss : None
+        No loss kernel exists yet.
+
+    Returns
+    -------
+    SwapReport
+        The modules changed and those left alone, with reasons.
+
+    Raises
+    ------
+    ValueError
+        For an unknown flag value, or if ``conv="triton"`` does not cover one
+        of the modules. Nothing is changed then.
+    TypeError
+        If ``model`` holds no module.
+
+    Example
+    -------
+    >>> module = ConvolutionModule(64, kernel_size=15)
+    >>> apply_kernels(module, conv="auto").conv.names
+    ['']
+    >>> type(module).__name__
+    'TritonConvolutionModule'
+    >>> restore(module)
+    1
+    """
+    check_choice("conv", conv, BACKENDS)
+    check_choice("frontend", frontend, ("auto", "torch"))
+    check_choice("ffn", ffn, ("auto", "torch"))
+    if loss is not None:
+        raise ValueError(f"loss={loss!r} is not one of None.")
+    report = SwapReport(conv=_swap_convolutions(model, conv))
+    _announce(str(report))
+    return report
+
+
+def restore(model: Model) -> int:
+    """Give every module that :func:`apply_kernels` changed its class back.
+
+    Arguments
+    ---------
+    model : torch.nn.Module, or a dict, list or tuple of them
+        What was passed to :func:`apply_kernels`, or a part of it.
+
+    Returns
+    -------
+    int
+        How many modules were restored.
+
+    Raises
+    ------
+    TypeError
+        If ``model`` holds no module.
+    """
+    restored = 0
+    for _, module in _named_modules(model):
+        restored += _restore_convolution(module)
+    return restored
+
+
+def _swap_convolutions(model: Model, conv: str) -> KindReport:
+    report = KindReport("conv", conv)
+    found = []
+    for name, module in _named_modules(model):
+        if type(module) not in (ConvolutionModule, TritonConvolutionModule):
+            if isinstance(module, ConvolutionModule):
+                report.left_alone[name] = f"its class {type(module).__name__}"
+            continue
+        obstacle = module_obstacle(module)
+        if obstacle is None or conv == "torch":
+            found.append((name, module))
+        else:
+            report.left_alone[name] = obstacle
+
+    if conv == "triton" and report.left_alone:
+        name, obstacle = next(iter(report.left_alone.items()))
+        raise ValueError(
+            f"conv='triton' does not cover {obstacle} "
+            f"(module {name!r}); use 'auto' or 'torch'."
+        )
+    for name, module in found:
+        _switch_convolution(module, conv)
+        report.names.append(name)
+    report.path, report.reason = _expected_path(conv, bool(found))
+    return report
+
+
+def _switch_convolution(module: ConvolutionModule, conv: str) -> None:
+    if conv == "torch" and _restore_convolution(module):
+        return
+    if type(module) is ConvolutionModule:
+        if conv == "torch":
+            return
+        module.__class__ = TritonConvolutionModule
+        module._swapped = True
+    module.backend = conv
+
+
+def _restore_convolution(module: nn.Module) -> bool:
+    if not getattr(module, "_swapped", False):
+        return False
+    module.__class__ = ConvolutionModule
+    del module._swapped, module.backend
+    return True
+
+
+def _expected_path(conv: str, any_found: bool) -> tuple[str, str]:
+    """Say what would run once the model is on this machine's device."""
+    if not any_found:
+        return "torch", "the model has no ConvolutionModule to switch"
+    if conv == "torch":
+        return "torch", "the flag asks for SpeechBrain's own forward"
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu" and conv == "auto":
+        return "torch", "this machine has no GPU"
+    obstacle = triton_obstacle(device)
+    if obstacle is not None:
+        return "torch", obstacle
+    name = (
+        torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else "Triton's interpreter"
+    )
+    return "triton", f"the kernels run on {name}"
+
+
+def _named_modules(model: Model) -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(model, nn.Module):
+        roots = [("", model)]
+    elif isinstance(model, Mapping):
+        roots = [(str(name), root) for name, root in model.items()]
+    elif isinstance(model, list | tuple):
+        roots = [(str(index), root) for index, root in enumerate(model)]
+    else:
+        roots = []
+    roots = [
+        (name, root) for name, root in roots if isinstance(root, nn.Module)
+    ]
+    if not roots:
+        raise TypeError(
+            f"model must be a torch.nn.Module, or a dict, list or tuple with "
+            f"at least one; got {type(model).__name__}."
+        )
+    seen: set[nn.Module] = set()
+    for name, root in roots:
+        yield from root.named_modules(memo=seen, prefix=name)
+
+
+def _announce(message: str) -> None:
+    """Log, or print: a YAML is loaded before a recipe configures logging."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if logging.getLogger().hasHandlers():
+        logger.info(message)
+    else:
+        print(f"speechbrain_triton: {message}", file=sys.stderr)
