@@ -179,7 +179,10 @@ def _swap_convolutions(model: Model, conv: str) -> KindReport:
     for name, module in found:
         _switch_convolution(module, conv)
         report.names.append(name)
-    report.path, report.reason = _expected_path(conv, bool(found))
+    if found:
+        report.path, report.reason = expected_path(conv)
+    else:
+        report.reason = "the model has no ConvolutionModule to switch"
     return report
 
 
@@ -202,10 +205,25 @@ def _restore_convolution(module: nn.Module) -> bool:
     return True
 
 
-def _expected_path(conv: str, any_found: bool) -> tuple[str, str]:
-    """Say what would run once the model is on this machine's device."""
-    if not any_found:
-        return "torch", "the model has no ConvolutionModule to switch"
+def expected_path(conv: str) -> tuple[str, str]:
+    """Say which path a backend takes once a model is on this machine's device.
+
+    Arguments
+    ---------
+    conv : str
+        ``"auto"``, ``"triton"`` or ``"torch"``.
+
+    Returns
+    -------
+    tuple of str
+        ``"triton"`` or ``"torch"``, and the reason, to be read after
+        "because".
+
+    Example
+    -------
+    >>> expected_path("torch")
+    ('torch', "the flag asks for SpeechBrain's own forward")
+    """
     if conv == "torch":
         return "torch", "the flag asks for SpeechBrain's own forward"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,21 @@
+# One virtual environment, made on first use; PYTHON and VENV may be set.
+PYTHON ?= python3
+VENV ?= .venv
+
+.PHONY: demo test lint
+
+demo: $(VENV)/installed
+	$(VENV)/bin/speechbrain-triton demo
+
+test: $(VENV)/installed
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --upgrade pip
+	$(VENV)/bin/pip install --editable ".[dev]"
+	touch $@

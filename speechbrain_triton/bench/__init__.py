@@ -1,0 +1,1 @@
+"""Timing tables of the kernels on the user's own card."""

@@ -1,0 +1,186 @@
+"""``speechbrain-triton bench``: the tables, on the card at hand."""
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+IMPLS = ("stock", "compile", "triton", "limit")
+OPS = ("depthwise_conv1d", "conv_module")
+COLUMNS = (
+    "op",
+    "pass",
+    "dtype",
+    "shape",
+    "impl",
+    "median_ms",
+    "p20_ms",
+    "p80_ms",
+    "peak_mib",
+    "gpu",
+    "torch",
+    "triton",
+    "commit",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument(
+        "--op",
+        nargs="+",
+        choices=OPS,
+        default=OPS,
+        help="which tables (default: all)",
+    )
+    parser.add_argument(
+        "--impl",
+        nargs="+",
+        choices=IMPLS,
+        default=("stock", "triton", "limit"),
+        help="which implementations; 'compile' takes minutes to build "
+        "(default: stock triton limit)",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only the first shape of each op",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the rows as CSV"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the rows as JSON"
+    )
+    parser.add_argument(
+        "--commit",
+        help="recorded in the rows (default: that of the checkout)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and write the rows.
+
+    Returns
+    -------
+    int
+        0; 1 where a kernel failed its check, so that its rows are missing.
+
+    Raises
+    ------
+    ValueError
+        If there is no GPU.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError("bench needs a GPU, and torch finds none here.")
+    from speechbrain_triton.bench import cases
+
+    chosen = [case for case in cases.CASES if case.op in args.op]
+    if args.quick:
+        chosen = [next(c for c in chosen if c.op == op) for op in args.op]
+    rows, failures = _measure_all(chosen, set(args.impl), args.commit)
+
+    if args.output is not None:
+        _write_csv(args.output, rows)
+    if args.json:
+        json.dump(rows, sys.stdout, indent=1)
+        print()
+    else:
+        _print_table(rows)
+    for failure in failures:
+        print(f"speechbrain-triton: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _measure_all(chosen, impls, commit):
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from speechbrain_triton.bench import cases
+
+    machine = _machine(commit)
+    rows, failures = [], []
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("measuring", total=len(chosen))
+        for case in chosen:
+            bar.update(task, description=f"{case.op} {case.shape}")
+            try:
+                for name, impl, timing in cases.measure(case, impls):
+                    row = (case.op, name, case.dtype, case.shape, impl)
+                    figures = (round(value, 5) for value in timing)
+                    rows.append(
+                        dict(
+                            zip(
+                                COLUMNS, (*row, *figures, *machine), strict=True
+                            )
+                        )
+                    )
+            except cases.CheckFailed as failure:
+                failures.append(str(failure))
+            bar.advance(task)
+    return rows, failures
+
+
+def _machine(commit: str | None) -> tuple[str, str, str, str]:
+    import torch
+    import triton
+
+    gpu = torch.cuda.get_device_name()
+    return gpu, torch.__version__, triton.__version__, commit or _commit()
+
+
+def _commit() -> str:
+    """The checkout's commit, or the package's version where it is none."""
+    here = Path(__file__).parent
+    git = subprocess.run(
+        ["git", "-C", here, "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+    )
+    if git.returncode == 0:
+        return git.stdout.strip()
+    from speechbrain_triton import __version__
+
+    return __version__
+
+
+def _write_csv(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    with open(draft, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(draft, path)
+
+
+def _print_table(rows: list[dict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption="x: times faster than stock")
+    for column in ("op", "pass", "dtype", "shape", "impl"):
+        table.add_column(column)
+    for column in ("ms", "x", "MiB"):
+        table.add_column(column, justify="right")
+    keys = ("op", "pass", "dtype", "shape")
+    stock = {
+        tuple(row[k] for k in keys): row["median_ms"]
+        for row in rows
+        if row["impl"] == "stock"
+    }
+    for row in rows:
+        base = stock.get(tuple(row[k] for k in keys))
+        table.add_row(
+            *(row[k] for k in (*keys, "impl")),
+            f"{row['median_ms']:.4f}",
+            f"{base / row['median_ms']:.1f}" if base else "",
+            f"{row['peak_mib']:.0f}",
+        )
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
