@@ -1,0 +1,7 @@
+"""Runs ``python -m speechbrain_triton``."""
+
+import sys
+
+from speechbrain_triton.cli import main
+
+sys.exit(main())

@@ -1,0 +1,162 @@
+"""The command line, in processes of their own where that matters."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import speechbrain_triton
+from speechbrain_triton import cli
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "speechbrain_triton", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Makes ``bench`` a command whose work is the given function."""
+
+    def install(work):
+        class Module:
+            @staticmethod
+            def add_arguments(parser):
+                parser.add_argument("--times", type=int, default=1)
+
+            run = staticmethod(work)
+
+        real = cli.importlib.import_module
+
+        def import_module(name):
+            return Module if name.endswith("bench.command") else real(name)
+
+        monkeypatch.setattr(cli.importlib, "import_module", import_module)
+
+    return install
+
+
+def test_help_names_all_commands_and_loads_none():
+    code = (
+        "import sys\n"
+        "from speechbrain_triton.cli import main\n"
+        "assert main(['--help']) == 0\n"
+        "heavy = {'torch', 'speechbrain', 'scipy', 'triton', 'rich'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules)"
+        " else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("compare", "demo", "doctor", "bench"):
+        assert f"\n    {name} " in done.stdout
+
+
+def test_help_of_compare(capsys):
+    assert cli.main(["compare", "--help"]) == 0
+    assert "--group-by" in capsys.readouterr().out
+
+
+def test_version_and_module():
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.split()[-1] == speechbrain_triton.__version__
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["train"], ["compare"], ["compare", "--group-by", "a,"]]
+)
+def test_bad_usage(arguments, capsys):
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "error: " in captured.err
+
+
+def test_exit_code_is_that_of_the_command(command):
+    command(lambda args: args.times)
+    assert cli.main(["bench", "--times", "3"]) == 3
+
+
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (
+            ValueError("conv must be 'auto',\nnot 'on'"),
+            "conv must be 'auto', not",
+        ),
+        (FileNotFoundError("There is no run 'x'."), "There is no run 'x'."),
+        (
+            PermissionError(13, "Permission denied", "out.csv"),
+            "'out.csv': Perm",
+        ),
+    ],
+)
+def test_mistakes_of_the_user_are_one_sentence(
+    command, capsys, error, sentence
+):
+    def fail(args):
+        raise error
+
+    command(fail)
+    assert cli.main(["bench"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(
+        f"speechbrain-triton bench: error: {sentence}"
+    )
+    assert captured.err.count("\n") == 1
+    assert cli.main(["--traceback", "bench"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_mistakes_of_the_program_are_not_hidden(command):
+    def fail(args):
+        raise TypeError("a bug")
+
+    command(fail)
+    with pytest.raises(TypeError, match="a bug"):
+        cli.main(["bench"])
+
+
+def test_interrupt(command, capsys):
+    def stop(args):
+        raise KeyboardInterrupt
+
+    command(stop)
+    assert cli.main(["bench"]) == 130
+    assert capsys.readouterr().err == "speechbrain-triton bench: interrupted\n"
+
+
+def test_reader_that_goes_away():
+    code = (
+        "import sys\n"
+        "from speechbrain_triton import cli\n"
+        "class Module:\n"
+        "    add_arguments = staticmethod(lambda parser: None)\n"
+        "    run = staticmethod(lambda args: print('x' * 2**20) or 0)\n"
+        "cli.importlib.import_module = lambda name: Module\n"
+        "sys.exit(cli.main(['bench']))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert process.returncode == 141
+    assert errors == b""
+
+
+def test_any_file_name_can_be_said(tmp_path):
+    name = os.fsdecode(b"results of Zo\xc3\xab \xff")
+    done = run("compare", name, "x", env=os.environ | {"LC_ALL": "C"})
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr and "Traceback" not in done.stderr
