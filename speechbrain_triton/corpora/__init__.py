@@ -1,0 +1,11 @@
+"""Spoken corpora: SpeechBrain manifests of AN4 and a corpus made on the spot.
+
+:func:`prepare_spoken_numbers` lets espeak-ng speak numbers and commands, so
+that training needs no download; :func:`prepare_an4` lists a copy of CMU's AN4.
+Nothing here needs torch.
+"""
+
+from speechbrain_triton.corpora.an4 import prepare_an4
+from speechbrain_triton.corpora.spoken_numbers import prepare_spoken_numbers
+
+__all__ = ["prepare_an4", "prepare_spoken_numbers"]
