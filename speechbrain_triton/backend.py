@@ -97,6 +97,33 @@ def triton_obstacle(
     return None
 
 
+def autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
+    """Say to which dtype autocast casts a tensor.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        A floating tensor on any device.
+
+    Returns
+    -------
+    torch.dtype or None
+        None where autocast is off, or leaves x alone: it never casts float64.
+
+    Example
+    -------
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     autocast_dtype(torch.zeros(2))
+    torch.bfloat16
+    """
+    device = x.device.type
+    if not torch.amp.is_autocast_available(device):
+        return None
+    if not torch.is_autocast_enabled(device) or x.dtype is torch.float64:
+        return None
+    return torch.get_autocast_dtype(device)
+
+
 @functools.cache
 def _lacks_bfloat16(index: int | None) -> bool:
     if torch.version.hip is not None:

@@ -36,7 +36,8 @@ class KindReport:
     left_alone : dict
         Name to reason, for the modules that the kernels do not cover.
     path : str
-        ``"triton"`` or ``"torch"``: what would run on this machine's device.
+        ``"triton"``, ``"torch"`` or ``"no"`` (calls will raise): what would
+        run on this machine's device.
     reason : str
         Why.
     """
@@ -158,7 +159,7 @@ def restore(model: Model) -> int:
 
 def _swap_convolutions(model: Model, conv: str) -> KindReport:
     report = KindReport("conv", conv)
-    found = []
+    covered, uncovered = [], []
     for name, module in _named_modules(model):
         if type(module) not in (ConvolutionModule, TritonConvolutionModule):
             if isinstance(module, ConvolutionModule):
@@ -166,8 +167,9 @@ def _swap_convolutions(model: Model, conv: str) -> KindReport:
             continue
         obstacle = module_obstacle(module)
         if obstacle is None or conv == "torch":
-            found.append((name, module))
+            covered.append((name, module))
         else:
+            uncovered.append(module)
             report.left_alone[name] = obstacle
 
     if conv == "triton" and report.left_alone:
@@ -176,10 +178,13 @@ def _swap_convolutions(model: Model, conv: str) -> KindReport:
             f"conv='triton' does not cover {obstacle} "
             f"(module {name!r}); use 'auto' or 'torch'."
         )
-    for name, module in found:
+    # An adapter may have been put into a module since it was switched.
+    for module in uncovered:
+        _restore_convolution(module)
+    for name, module in covered:
         _switch_convolution(module, conv)
         report.names.append(name)
-    if found:
+    if covered:
         report.path, report.reason = expected_path(conv)
     else:
         report.reason = "the model has no ConvolutionModule to switch"
@@ -187,21 +192,25 @@ def _swap_convolutions(model: Model, conv: str) -> KindReport:
 
 
 def _switch_convolution(module: ConvolutionModule, conv: str) -> None:
-    if conv == "torch" and _restore_convolution(module):
-        return
+    _restore_convolution(module)
     if type(module) is ConvolutionModule:
         if conv == "torch":
             return
         module.__class__ = TritonConvolutionModule
-        module._swapped = True
+    # What restore brings back; None stands for SpeechBrain's class.
+    module._backend_before = module.__dict__.get("backend")
     module.backend = conv
 
 
 def _restore_convolution(module: nn.Module) -> bool:
-    if not getattr(module, "_swapped", False):
+    if "_backend_before" not in module.__dict__:
         return False
-    module.__class__ = ConvolutionModule
-    del module._swapped, module.backend
+    before = module.__dict__.pop("_backend_before")
+    if before is None:
+        module.__class__ = ConvolutionModule
+        del module.backend
+    else:
+        module.backend = before
     return True
 
 
@@ -216,8 +225,8 @@ def expected_path(conv: str) -> tuple[str, str]:
     Returns
     -------
     tuple of str
-        ``"triton"`` or ``"torch"``, and the reason, to be read after
-        "because".
+        ``"triton"``, ``"torch"`` or, where ``"triton"`` would raise, ``"no"``;
+        and the reason, to be read after "because".
 
     Example
     -------
@@ -231,7 +240,7 @@ def expected_path(conv: str) -> tuple[str, str]:
         return "torch", "this machine has no GPU"
     obstacle = triton_obstacle(device)
     if obstacle is not None:
-        return "torch", obstacle
+        return "no" if conv == "triton" else "torch", obstacle
     name = (
         torch.cuda.get_device_name()
         if device.type == "cuda"

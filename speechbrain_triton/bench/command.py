@@ -83,10 +83,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = [case for case in cases.CASES if case.op in args.op]
     if args.quick:
         chosen = [next(c for c in chosen if c.op == op) for op in args.op]
-    rows, failures = _measure_all(chosen, set(args.impl), args.commit)
+    rows, failures = _measure_all(chosen, args)
 
-    if args.output is not None:
-        _write_csv(args.output, rows)
     if args.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
@@ -97,21 +95,25 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _measure_all(chosen, impls, commit):
+def _measure_all(chosen, args):
     from rich.console import Console
     from rich.progress import Progress
 
     from speechbrain_triton.bench import cases
 
-    machine = _machine(commit)
+    machine = _machine(args.commit)
     rows, failures = [], []
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as bar:
+        if "triton" in args.impl:
+            task = bar.add_task("compiling", total=len(chosen))
+            for _ in _compile_all(chosen):
+                bar.advance(task)
         task = bar.add_task("measuring", total=len(chosen))
         for case in chosen:
             bar.update(task, description=f"{case.op} {case.shape}")
             try:
-                for name, impl, timing in cases.measure(case, impls):
+                for name, impl, timing in cases.measure(case, set(args.impl)):
                     row = (case.op, name, case.dtype, case.shape, impl)
                     figures = (round(value, 5) for value in timing)
                     rows.append(
@@ -123,8 +125,25 @@ def _measure_all(chosen, impls, commit):
                     )
             except cases.CheckFailed as failure:
                 failures.append(str(failure))
+            if args.output is not None:
+                _write_csv(args.output, rows)
             bar.advance(task)
     return rows, failures
+
+
+def _compile_all(chosen):
+    """Fill Triton's cache side by side: one after the other takes minutes."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    from speechbrain_triton.bench import cases
+
+    workers = max(1, min(len(chosen), (os.cpu_count() or 2) - 1, 12))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        jobs = [pool.submit(cases.check, case) for case in chosen]
+        # A failed check comes up again, and is reported, when it is timed.
+        for job in as_completed(jobs):
+            yield job.exception()
 
 
 def _machine(commit: str | None) -> tuple[str, str, str, str]:

@@ -1,27 +1,30 @@
-"""The Conformer's convolution module on this package's depthwise kernels."""
+"""The Conformer's convolution module on this package's kernels."""
 
 import torch
 import torch.nn.functional as F
 from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
+from speechbrain.nnet.activations import Swish
 from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 from torch import nn
 
 from speechbrain_triton.backend import (
     BACKENDS,
+    autocast_dtype,
     check_choice,
     log_once,
     use_triton,
 )
-from speechbrain_triton.ops import depthwise_conv1d
+from speechbrain_triton.ops import conv_block, layer_norm
 
 
 class TritonConvolutionModule(ConvolutionModule):
-    """SpeechBrain's ``ConvolutionModule`` with a Triton depthwise convolution.
+    """SpeechBrain's ``ConvolutionModule`` on Triton kernels.
 
     Parameters, state_dict keys and results are those of SpeechBrain's module
     (Gulati et al., "Conformer", 2020; Dynamic Chunk Convolution: Li et al.,
     2023), so a checkpoint moves freely between the two. The Triton path stays
-    in (batch, time, channel) layout throughout; the torch path is
+    in (batch, time, channel) layout throughout: layer norm, linear, the fused
+    :func:`~speechbrain_triton.ops.conv_block`, linear. The torch path is
     SpeechBrain's own ``forward``.
 
     Arguments
@@ -80,18 +83,35 @@ class TritonConvolutionModule(ConvolutionModule):
         if not self._takes_triton(x, dynchunktrain_config):
             return super().forward(x, mask, dynchunktrain_config)
 
-        pointwise, _ = self.bottleneck
-        out = self.layer_norm(x)
-        out = F.linear(out, pointwise.weight.squeeze(-1), pointwise.bias)
-        out = depthwise_conv1d(
-            F.glu(out, dim=-1),
+        pointwise = self.bottleneck[0]
+        norm, activation, *rest = self.after_conv
+        fused = fused_activation(activation)
+        out = layer_norm(
+            x,
+            self.layer_norm.weight,
+            self.layer_norm.bias,
+            eps=self.layer_norm.eps,
+            dtype=autocast_dtype(x),
+            backend="triton",
+        )
+        # The pointwise layer's bias is added where its gradient is summed.
+        out = conv_block(
+            F.linear(out, pointwise.weight.squeeze(-1)),
             self.conv.weight,
             self.conv.bias,
+            norm.weight,
+            norm.bias,
+            pointwise.bias,
+            eps=norm.eps,
+            activation=fused or "none",
             padding="causal" if self.causal else "same",
             chunk_size=getattr(dynchunktrain_config, "chunk_size", None),
             backend="triton",
         )
-        out = self.after_conv(out)
+        if fused is None:
+            out = activation(out)
+        for layer in rest:
+            out = layer(out)
         if mask is not None:
             out.masked_fill_(mask, 0.0)
         return out
@@ -100,14 +120,11 @@ class TritonConvolutionModule(ConvolutionModule):
         # SpeechBrain's forward refuses chunks in a causal module: let it.
         if dynchunktrain_config is not None and self.causal:
             return False
-        dtype = x.dtype
-        if torch.is_autocast_enabled(x.device.type):
-            dtype = torch.get_autocast_dtype(x.device.type)
         taken = use_triton(
             self.backend,
             "ConvolutionModule",
             x.device,
-            dtype,
+            autocast_dtype(x) or x.dtype,
             module_obstacle(self),
         )
         if taken:
@@ -121,9 +138,9 @@ class TritonConvolutionModule(ConvolutionModule):
 def module_obstacle(module: ConvolutionModule) -> str | None:
     """Say what keeps a convolution module from the Triton path, if anything.
 
-    Besides the shapes that the kernel does not mirror, the inner convolutions
-    must be plain ``nn.Conv1d`` without hooks: an adapter or a parametrization
-    that was put in their place would be passed by.
+    Besides the shapes that the kernel does not mirror, the inner layers that it
+    replaces must be those that SpeechBrain built, without hooks: an adapter or
+    a parametrization that was put in their place would be passed by.
 
     Arguments
     ---------
@@ -152,14 +169,68 @@ def module_obstacle(module: ConvolutionModule) -> str | None:
             "a causal module with kernel_size 1, which returns no frames "
             "in SpeechBrain"
         )
-    for name, conv in (
-        ("bottleneck.0", module.bottleneck[0]),
-        ("conv", module.conv),
+    for name, container, size in (
+        ("bottleneck", module.bottleneck, 2),
+        ("after_conv", module.after_conv, 4),
     ):
-        if type(conv) is not nn.Conv1d:
-            return f"a {type(conv).__name__} in place of {name}"
-        if conv._forward_hooks or conv._forward_pre_hooks:
-            return f"forward hooks on {name}"
-        if conv._backward_hooks or conv._backward_pre_hooks:
-            return f"backward hooks on {name}"
+        if type(container) is not nn.Sequential or len(container) != size:
+            return f"a {type(container).__name__} in place of {name}"
+    for name, inner, expected in _bypassed(module):
+        if type(inner) is not expected:
+            return f"a {type(inner).__name__} in place of {name}"
+        if _has_hooks(inner):
+            return f"hooks on {name}"
+    for name, norm in (
+        ("layer_norm", module.layer_norm),
+        ("after_conv.0", module.after_conv[0]),
+    ):
+        if norm.weight is None or norm.bias is None:
+            return f"a {name} without weight and bias"
     return None
+
+
+def _bypassed(module: ConvolutionModule):
+    """The inner layers that the Triton path does not call, but replaces."""
+    yield "layer_norm", module.layer_norm, nn.LayerNorm
+    yield "bottleneck", module.bottleneck, nn.Sequential
+    yield "bottleneck.0", module.bottleneck[0], nn.Conv1d
+    yield "bottleneck.1", module.bottleneck[1], nn.GLU
+    yield "conv", module.conv, nn.Conv1d
+    yield "after_conv", module.after_conv, nn.Sequential
+    yield "after_conv.0", module.after_conv[0], nn.LayerNorm
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def fused_activation(activation: nn.Module) -> str | None:
+    """Name the activation for the kernel, or None if it must be called.
+
+    Arguments
+    ---------
+    activation : torch.nn.Module
+        The module behind the second layer norm.
+
+    Returns
+    -------
+    str or None
+
+    Example
+    -------
+    >>> fused_activation(nn.GELU()), fused_activation(nn.GELU("tanh"))
+    ('gelu', None)
+    """
+    if _has_hooks(activation):
+        return None
+    kind = type(activation)
+    if kind is nn.SiLU or (kind is Swish and activation.beta == 1):
+        return "swish"
+    if kind is nn.GELU and activation.approximate == "none":
+        return "gelu"
+    return "relu" if kind is nn.ReLU else None

@@ -1,13 +1,15 @@
 """Depthwise convolution kernels for (B, T, C) tensors.
 
-All three walk over the rows (frames) that a tile of output rows depends on:
-each row is loaded once, converted to float32 and multiplied into every output
-it reaches, while accumulators and taps stay in registers. So the loops are
-fully unrolled, over tuples of channel vectors.
+All walk over the rows (frames) that a tile of output rows depends on: each row
+is loaded once, converted to float32 and multiplied into every output it
+reaches, while accumulators and taps stay in registers. So the loops are fully
+unrolled, over tuples of channel vectors.
 
 A chunk is a mask on the taps right of the centre: output t sees input s only
-below the end of t's chunk. ``shift`` rows of left context precede the first
-chunk.
+below the end of t's chunk. Tiles start at multiples of TILE, so chunks end
+only at multiples of GRAIN, a common divisor of TILE and the chunk: one masked
+copy of a row serves GRAIN outputs. ``shift`` rows of left context precede the
+first chunk.
 """
 
 import triton
@@ -25,6 +27,8 @@ LENGTHS = (
     "pad",
     "shift",
     "chunk",
+    "rows_xb",
+    "rows_yb",
     "n_partials",
 )
 
@@ -37,45 +41,41 @@ def _jit(function):
 @_jit
 def conv_kernel(
     x_ptr,
-    weight_ptr,
+    taps_ptr,
     bias_ptr,
     y_ptr,
     T_in,
     T_out,
-    C,
     n_tiles,
     tiles_per_row,
     tiles_per_program,
     pad,
     shift,
     chunk,
-    stride_xb,
-    stride_xt,
-    stride_yb,
-    stride_yt,
+    rows_xb,
+    C: tl.constexpr,
     K: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_C: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    CHUNKED: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):
-    """y[t] = bias + sum_k weight[k] x[t + k - pad], or its transpose.
+    """y[t] = bias + sum_k taps[k] x[t + k - pad], or its transpose.
 
     TRANSPOSED computes the gradient of the input: x holds the gradient of
-    the output and the taps are taken in reverse. weight is (K, C).
+    the output and the taps are taken in reverse. Utterances of x
+    are rows_xb rows apart. taps is (K, C). GRAIN is 0 for full context.
     """
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)  # [BLOCK_C]
     mask_c = offs_c < C
 
-    weight = ()
-    for k in tl.static_range(K):
-        tap = (K - 1 - k if TRANSPOSED else k) * C
-        row = tl.load(weight_ptr + tap + offs_c, mask=mask_c, other=0.0)
-        weight = weight + (row.to(tl.float32),)
+    taps = _load_taps(taps_ptr, offs_c, mask_c, C, K, TRANSPOSED)
     if HAS_BIAS:
-        bias = tl.load(bias_ptr + offs_c, mask=mask_c, other=0.0)
-        bias = bias.to(tl.float32)
+        start = tl.load(bias_ptr + offs_c, mask=mask_c, other=0.0)
+        start = start.to(tl.float32)
+    else:
+        start = tl.zeros([BLOCK_C], dtype=tl.float32)
 
     first = tl.program_id(0) * tiles_per_program
     last = tl.minimum(first + tiles_per_program, n_tiles)
@@ -83,34 +83,21 @@ def conv_kernel(
         b = (tile // tiles_per_row).to(tl.int64)
         t0 = (tile % tiles_per_row) * TILE
         s0 = t0 - pad
-        bounds = _chunk_bounds(t0, s0, shift, chunk, TILE, TRANSPOSED, CHUNKED)
-
-        acc = _zeros(TILE, [BLOCK_C])
-        x_row = x_ptr + b * stride_xb + s0.to(tl.int64) * stride_xt + offs_c
+        bounds = _chunk_bounds(t0, s0, shift, chunk, TILE, TRANSPOSED, GRAIN)
+        acc = ()
+        for _ in tl.static_range(TILE):
+            acc = acc + (start,)
+        x_row = x_ptr + (b * rows_xb + s0) * C + offs_c
         for r in tl.static_range(TILE + K - 1):
-            in_range = (s0 + r >= 0) & (s0 + r < T_in)
-            x = tl.load(x_row, mask=mask_c & in_range, other=0.0)
+            mask = mask_c & _within(s0 + r, T_in)
+            x = _load_row(x_row, r, mask, C)
             acc = _scatter_row(
-                acc,
-                x.to(tl.float32),
-                weight,
-                bounds,
-                r,
-                K,
-                TILE,
-                TRANSPOSED,
-                CHUNKED,
+                acc, x, taps, bounds, r, K, TILE, TRANSPOSED, GRAIN
             )
-            x_row += stride_xt
-
-        y_row = y_ptr + b * stride_yb + t0.to(tl.int64) * stride_yt + offs_c
+        y_row = y_ptr + (b * T_out + t0) * C + offs_c
         for o in tl.static_range(TILE):
-            y = acc[o]
-            if HAS_BIAS:
-                y += bias
-            mask = mask_c & (t0 + o < T_out)
-            tl.store(y_row, y.to(y_ptr.dtype.element_ty), mask=mask)
-            y_row += stride_yt
+            y = acc[o].to(y_ptr.dtype.element_ty)
+            tl.store(y_row + o * C, y, mask=mask_c & (t0 + o < T_out))
 
 
 @_jit
@@ -120,22 +107,20 @@ def weight_grad_kernel(
     partial_ptr,
     T_in,
     T_out,
-    C,
     n_tiles,
     tiles_per_row,
     tiles_per_group,
     pad,
     shift,
     chunk,
-    stride_xb,
-    stride_xt,
-    stride_yb,
-    stride_yt,
+    rows_xb,
+    rows_yb,
+    C: tl.constexpr,
     K: tl.constexpr,
     TILE: tl.constexpr,
     GROUPS: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    CHUNKED: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):
     """partial[p, k] = sum over p's tiles of dy[t] x[t + k - pad].
 
@@ -148,42 +133,37 @@ def weight_grad_kernel(
     group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
     first = group * tiles_per_group  # [GROUPS, 1]
 
-    acc = _zeros(K, [GROUPS, BLOCK_C])
+    acc = ()
+    for _ in tl.static_range(K):
+        acc = acc + (tl.zeros([GROUPS, BLOCK_C], dtype=tl.float32),)
     acc_bias = tl.zeros([GROUPS, BLOCK_C], dtype=tl.float32)
     for i in range(tiles_per_group):
         tile = first + i
-        live = tile < n_tiles
+        live = mask_c & (tile < n_tiles)
         b = (tile // tiles_per_row).to(tl.int64)
         t0 = (tile % tiles_per_row) * TILE
         s0 = t0 - pad
-        bounds = _chunk_bounds(t0, s0, shift, chunk, TILE, False, CHUNKED)
+        bounds = _chunk_bounds(t0, s0, shift, chunk, TILE, False, GRAIN)
 
         grads = ()
-        dy_row = dy_ptr + b * stride_yb + t0.to(tl.int64) * stride_yt + offs_c
+        dy_row = dy_ptr + (b * rows_yb + t0) * C + offs_c
         for o in tl.static_range(TILE):
-            mask = mask_c & live & (t0 + o < T_out)
-            dy = tl.load(dy_row, mask=mask, other=0.0).to(tl.float32)
+            mask = live & (t0 + o < T_out)
+            dy = _load_row(dy_row, o, mask, C)
             acc_bias += dy
             grads = grads + (dy,)
-            dy_row += stride_yt
 
-        x_row = x_ptr + b * stride_xb + s0.to(tl.int64) * stride_xt + offs_c
+        x_row = x_ptr + (b * rows_xb + s0) * C + offs_c
         for r in tl.static_range(TILE + K - 1):
-            in_range = (s0 + r >= 0) & (s0 + r < T_in)
-            x = tl.load(x_row, mask=mask_c & live & in_range, other=0.0)
-            acc = _gather_row(
-                acc, x.to(tl.float32), grads, bounds, r, K, TILE, CHUNKED
-            )
-            x_row += stride_xt
+            mask = live & _within(s0 + r, T_in)
+            x = _load_row(x_row, r, mask, C)
+            acc = _gather_row(acc, x, grads, bounds, r, K, TILE, GRAIN)
 
-    row = tl.program_id(0).to(tl.int64) * (K + 1) * C
-    out = partial_ptr + row + tl.program_id(1) * BLOCK_C
-    out = out + tl.arange(0, BLOCK_C)
-    mask = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C) < C
+    offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    out = partial_ptr + tl.program_id(0).to(tl.int64) * (K + 1) * C + offs_c
     for k in tl.static_range(K):
-        tl.store(out, tl.sum(acc[k], axis=0), mask=mask)
-        out += C
-    tl.store(out, tl.sum(acc_bias, axis=0), mask=mask)
+        tl.store(out + k * C, tl.sum(acc[k], axis=0), mask=offs_c < C)
+    tl.store(out + K * C, tl.sum(acc_bias, axis=0), mask=offs_c < C)
 
 
 @_jit
@@ -192,7 +172,7 @@ def reduce_partials_kernel(
     dweight_ptr,
     dbias_ptr,
     n_partials,
-    C,
+    C: tl.constexpr,
     K: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -220,11 +200,33 @@ def reduce_partials_kernel(
 
 
 @triton.jit
-def _zeros(COUNT: tl.constexpr, SHAPE: tl.constexpr):
-    out = ()
-    for _ in tl.static_range(COUNT):
-        out = out + (tl.zeros(SHAPE, dtype=tl.float32),)
-    return out
+def _load_taps(
+    taps_ptr,
+    offs_c,
+    mask_c,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    REVERSED: tl.constexpr,
+):
+    """The K rows of taps (K, C), as float32."""
+    taps = ()
+    for k in tl.static_range(K):
+        row = (K - 1 - k if REVERSED else k) * C
+        tap = tl.load(taps_ptr + row + offs_c, mask=mask_c, other=0.0)
+        taps = taps + (tap.to(tl.float32),)
+    return taps
+
+
+@triton.jit
+def _load_row(row_ptr, r: tl.constexpr, mask, C: tl.constexpr):
+    """Row r from row_ptr on as float32, zero where masked."""
+    return tl.load(row_ptr + r * C, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _within(row, count):
+    """0 <= row < count, by one unsigned comparison."""
+    return row.to(tl.uint32) < count.to(tl.uint32)
 
 
 @triton.jit
@@ -235,46 +237,46 @@ def _chunk_bounds(
     chunk,
     TILE: tl.constexpr,
     TRANSPOSED: tl.constexpr,
-    CHUNKED: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):
-    """For each tile row, the walked row at which its chunk ends.
+    """For each GRAIN tile rows, the walked row at which their chunk ends.
 
     TRANSPOSED tile rows are inputs and walked rows are outputs: the first
-    output that sees the input.
+    output that sees them.
     """
     bounds = ()
-    for o in tl.static_range(TILE):
-        if not CHUNKED:
-            bound = s0
-        elif TRANSPOSED:
-            # Rows of left context are seen from every output.
-            position = tl.maximum(t0 + o - shift, 0)
-            bound = (position // chunk) * chunk - s0
-        else:
-            bound = ((t0 + o) // chunk + 1) * chunk + shift - s0
-        bounds = bounds + (bound,)
+    if GRAIN > 0:
+        for o in tl.static_range(0, TILE, GRAIN):
+            if TRANSPOSED:
+                # Rows of left context are seen from every output.
+                position = tl.maximum(t0 + o - shift, 0)
+                bound = (position // chunk) * chunk - s0
+            else:
+                bound = ((t0 + o) // chunk + 1) * chunk + shift - s0
+            bounds = bounds + (bound,)
     return bounds
 
 
 @triton.jit
 def _visible(
     row,
-    bound,
+    bounds,
     r: tl.constexpr,
-    tap: tl.constexpr,
+    o: tl.constexpr,
     K: tl.constexpr,
     TRANSPOSED: tl.constexpr,
-    CHUNKED: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):
-    """The row, or zero where a chunk's end lies between it and the output."""
-    if CHUNKED:
+    """Walked row r as tile row o sees it: zero if a chunk ends between."""
+    if GRAIN > 0:
         if TRANSPOSED:
-            # Taps come in reverse: those right of the centre come first.
-            if tap < K // 2:
-                row = tl.where(r >= bound, row, 0.0)
+            if (r - K // 2 + K * GRAIN) // GRAIN < (o + K * GRAIN) // GRAIN:
+                row = tl.where(r >= bounds[o // GRAIN], row, 0.0)
         else:
-            if tap > (K - 1) // 2:
-                row = tl.where(r < bound, row, 0.0)
+            if (r - (K - 1) // 2 + K * GRAIN) // GRAIN > (
+                o + K * GRAIN
+            ) // GRAIN:
+                row = tl.where(r < bounds[o // GRAIN], row, 0.0)
     return row
 
 
@@ -282,20 +284,20 @@ def _visible(
 def _scatter_row(
     acc,
     x,
-    weight,
+    taps,
     bounds,
     r: tl.constexpr,
     K: tl.constexpr,
     TILE: tl.constexpr,
     TRANSPOSED: tl.constexpr,
-    CHUNKED: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):
     """Add walked row r to each of the tile's outputs that it reaches."""
     out = ()
     for o in tl.static_range(TILE):
         if r - o >= 0 and r - o < K:
-            seen = _visible(x, bounds[o], r, r - o, K, TRANSPOSED, CHUNKED)
-            out = out + (acc[o] + seen * weight[r - o],)
+            seen = _visible(x, bounds, r, o, K, TRANSPOSED, GRAIN)
+            out = out + (acc[o] + seen * taps[r - o],)
         else:
             out = out + (acc[o],)
     return out
@@ -310,13 +312,13 @@ def _gather_row(
     r: tl.constexpr,
     K: tl.constexpr,
     TILE: tl.constexpr,
-    CHUNKED: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):
     """Add walked row r to each tap through which a tile row sees it."""
     out = ()
     for k in tl.static_range(K):
         if r - k >= 0 and r - k < TILE:
-            seen = _visible(x, bounds[r - k], r, k, K, False, CHUNKED)
+            seen = _visible(x, bounds, r, r - k, K, False, GRAIN)
             out = out + (acc[k] + seen * grads[r - k],)
         else:
             out = out + (acc[k],)

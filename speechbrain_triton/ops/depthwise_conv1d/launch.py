@@ -1,29 +1,21 @@
 """Launchers: allocate outputs, choose configs by rule, start the kernels."""
 
-from contextlib import nullcontext
+import math
 from typing import NamedTuple
 
 import torch
 
+from speechbrain_triton.ops.depthwise_conv1d.geometry import Geometry
 from speechbrain_triton.ops.depthwise_conv1d.kernels import (
     conv_kernel,
     reduce_partials_kernel,
     weight_grad_kernel,
 )
+from speechbrain_triton.ops.launcher import Launcher
 
-
-class Geometry(NamedTuple):
-    """How output rows lie over input rows; lengths in frames.
-
-    Output t reads input ``t + k - pad`` through tap k. ``shift`` input rows
-    of left context precede the first chunk; ``chunk`` is 0 for full context.
-    """
-
-    T_in: int
-    T_out: int
-    pad: int
-    shift: int
-    chunk: int
+_conv = Launcher(conv_kernel)
+_weight_grad = Launcher(weight_grad_kernel)
+_reduce_partials = Launcher(reduce_partials_kernel)
 
 
 class Config(NamedTuple):
@@ -41,8 +33,8 @@ class Config(NamedTuple):
 # thread at K=31; with more taps a thread must be content with one channel.
 CONV = Config(tile=16, lanes=64, num_warps=4)
 CONV_MANY_TAPS = Config(tile=16, lanes=32, num_warps=4)
-GRAD = Config(tile=16, lanes=64, num_warps=4)
-GRAD_MANY_TAPS = Config(tile=16, lanes=32, num_warps=4)
+GRAD = Config(tile=16, lanes=64, num_warps=1)
+GRAD_MANY_TAPS = Config(tile=16, lanes=32, num_warps=1)
 MANY_TAPS = 33
 
 # Warps that a launch aims at: fewer tiles a program balance the load, more
@@ -50,7 +42,10 @@ MANY_TAPS = 33
 # sweep on an H200 at (64, 400, 512). Constants, so that the order of a sum
 # does not depend on the card.
 CONV_WARPS = 8192
-GRAD_WARPS = 1024
+GRAD_WARPS = 1440
+
+
+GRAINS = (8, 4, 1)
 
 
 def taps_of(weight: torch.Tensor) -> torch.Tensor:
@@ -74,7 +69,7 @@ def launch_conv(
     taps : torch.Tensor
         (K, C) contiguous, of any floating dtype.
     bias : torch.Tensor, optional
-        (C,).
+        (C,), of any floating dtype and stride.
     geometry : Geometry
         Of the forward pass, also when transposed.
     transposed : bool
@@ -93,41 +88,43 @@ def launch_conv(
     if y.numel() == 0:
         return y
 
-    x = _channels_last(x)
+    x = _rows(x)
+    bias = None if bias is None else bias.contiguous()
     config = CONV if K < MANY_TAPS else CONV_MANY_TAPS
+    if C % (config.lanes * config.num_warps):
+        # Few lanes of a small block are idle.
+        config = config._replace(num_warps=1)
     block = config.lanes * config.num_warps
     tiles_per_row = -(-rows_out // config.tile)
     n_tiles = B * tiles_per_row
     n_blocks = -(-C // block)
     tiles_per_program = -(-n_tiles * n_blocks * config.num_warps // CONV_WARPS)
     grid = (-(-n_tiles // tiles_per_program), n_blocks)
-    with _current_device(x):
-        conv_kernel[grid](
-            x,
-            taps,
-            bias,
-            y,
+    _conv(
+        grid,
+        (x, taps, bias, y),
+        (
             rows_in,
             rows_out,
-            C,
             n_tiles,
             tiles_per_row,
             tiles_per_program,
             pad,
             geometry.shift,
             geometry.chunk,
-            x.stride(0),
-            x.stride(1),
-            y.stride(0),
-            y.stride(1),
-            K=K,
-            TILE=config.tile,
-            BLOCK_C=block,
-            TRANSPOSED=transposed,
-            HAS_BIAS=bias is not None,
-            CHUNKED=geometry.chunk > 0,
-            num_warps=config.num_warps,
-        )
+            x.stride(0) // C,
+        ),
+        (
+            C,
+            K,
+            config.tile,
+            block,
+            transposed,
+            bias is not None,
+            _grain(config.tile, geometry, transposed),
+        ),
+        config.num_warps,
+    )
     return y
 
 
@@ -165,7 +162,7 @@ def launch_weight_grad(
     if x.numel() == 0 or dy.numel() == 0:
         return dweight.zero_(), None if dbias is None else dbias.zero_()
 
-    x, dy = _channels_last(x), _channels_last(dy)
+    x, dy = _rows(x), _rows(dy)
     config = GRAD if K < MANY_TAPS else GRAD_MANY_TAPS
     block, groups = config.lanes, config.num_warps
     tiles_per_row = -(-geometry.T_out // config.tile)
@@ -176,53 +173,55 @@ def launch_weight_grad(
     partial = torch.empty(
         (n_partials, K + 1, C), dtype=torch.float32, device=x.device
     )
-    with _current_device(x):
-        weight_grad_kernel[(n_partials, n_blocks)](
-            x,
-            dy,
-            partial,
+    _weight_grad(
+        (n_partials, n_blocks),
+        (x, dy, partial),
+        (
             geometry.T_in,
             geometry.T_out,
-            C,
             n_tiles,
             tiles_per_row,
             tiles_per_group,
             geometry.pad,
             geometry.shift,
             geometry.chunk,
-            x.stride(0),
-            x.stride(1),
-            dy.stride(0),
-            dy.stride(1),
-            K=K,
-            TILE=config.tile,
-            GROUPS=groups,
-            BLOCK_C=block,
-            CHUNKED=geometry.chunk > 0,
-            num_warps=config.num_warps,
-        )
-        reduce_partials_kernel[(K + 1, -(-C // 32))](
-            partial,
-            dweight,
-            dbias,
-            n_partials,
+            x.stride(0) // C,
+            dy.stride(0) // C,
+        ),
+        (
             C,
-            K=K,
-            BLOCK_P=32,
-            BLOCK_C=32,
-            HAS_BIAS=bias is not None,
-            num_warps=4,
-        )
+            K,
+            config.tile,
+            groups,
+            block,
+            _grain(config.tile, geometry, False),
+        ),
+        config.num_warps,
+    )
+    _reduce_partials(
+        (K + 1, -(-C // 32)),
+        (partial, dweight, dbias),
+        (n_partials,),
+        (C, K, 32, 32, bias is not None),
+        4,
+    )
     return dweight, dbias
 
 
-def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    """Strides over batch and time are free; channels must be contiguous."""
-    return x if x.stride(2) == 1 else x.contiguous()
+def _grain(tile: int, geometry: Geometry, transposed: bool) -> int:
+    """Rows of a tile that surely lie in one chunk; 0 for full context.
+
+    Few values, since each is a variant to compile.
+    """
+    if geometry.chunk == 0:
+        return 0
+    offset = geometry.shift if transposed else 0
+    common = math.gcd(tile, geometry.chunk, offset)
+    return next(grain for grain in GRAINS if common % grain == 0)
 
 
-def _current_device(x: torch.Tensor):
-    """Triton launches on the current device, not on the tensors'."""
-    if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """Frames must follow each other; utterances may lie anywhere."""
+    C = x.shape[2]
+    dense = x.stride(2) == 1 and x.stride(1) == C and x.stride(0) % C == 0
+    return x if dense else x.contiguous()

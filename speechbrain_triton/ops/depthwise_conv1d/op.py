@@ -1,8 +1,16 @@
 """Depthwise convolution over time: autograd and the public function."""
 
+from collections.abc import Sequence
+from numbers import Integral
+
 import torch
 
-from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.backend import (
+    autocast_dtype,
+    check_choice,
+    use_triton,
+)
+from speechbrain_triton.ops.depthwise_conv1d.geometry import Geometry
 from speechbrain_triton.ops.depthwise_conv1d.reference import (
     depthwise_conv1d_reference,
 )
@@ -110,13 +118,13 @@ def depthwise_conv1d(
     ---------
     x : torch.Tensor
         (B, T, C) in float32, bfloat16 or float16 (float64 on the torch path).
-        Batch and time may have any stride; unless channels are contiguous the
-        Triton path makes one contiguous copy.
+        Any strides; unless the frames of an utterance follow each other
+        contiguously, the Triton path makes one copy.
     weight : torch.Tensor
         (C, 1, K), as ``torch.nn.Conv1d`` keeps it, in x's dtype (of any
         floating dtype under autocast).
     bias : torch.Tensor, optional
-        (C,), in weight's dtype.
+        (C,), in weight's dtype (of any floating dtype under autocast).
     padding : str
         ``"same"`` (P = (K - 1) // 2 zeros on the left, the rest of K - 1 on
         the right), ``"causal"`` (P = K - 1) or ``"valid"`` (no padding:
@@ -150,19 +158,19 @@ def depthwise_conv1d(
     >>> depthwise_conv1d(x, weight, bias, chunk_size=16).shape
     torch.Size([4, 100, 64])
     """
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        x = x.to(torch.get_autocast_dtype(x.device.type))
-        if left_context is not None:
-            left_context = left_context.to(x.dtype)
-    elif weight.dtype != x.dtype:
-        raise TypeError(
-            f"x is {x.dtype} and weight is {weight.dtype}: outside autocast "
-            "they must have the same dtype."
+    x, left_context = as_autocast(
+        {"x": x, "left_context": left_context},
+        {"weight": weight, "bias": bias},
+    )
+    if x.dim() != 3:
+        raise ValueError(
+            f"x must be (batch, time, channel), got shape {tuple(x.shape)}."
         )
-    _check(x, weight, bias, padding, chunk_size, left_context)
-
+    check_arguments(x.shape, x.device, weight, bias, padding, chunk_size)
+    if left_context is not None:
+        _check_left_context(left_context, x, padding)
     taken = use_triton(
-        backend, "depthwise_conv1d", x.device, x.dtype, _obstacle(weight)
+        backend, "depthwise_conv1d", x.device, x.dtype, taps_obstacle(weight)
     )
     if not taken:
         return depthwise_conv1d_reference(
@@ -173,32 +181,66 @@ def depthwise_conv1d(
             chunk_size=chunk_size,
             left_context=left_context,
         )
-    x, geometry = _geometry(
-        x, weight.shape[2], padding, chunk_size, left_context
-    )
+    geometry = geometry_of(x.shape[1], weight.shape[2], padding, chunk_size)
+    if left_context is not None and geometry.pad > 0:
+        left_context = left_context[:, -geometry.pad :]
+        geometry = geometry.after(left_context.shape[1])
+        x = torch.cat((left_context, x), dim=1)
     return _Conv.apply(x, weight, bias, geometry)
 
 
-def _geometry(x, K, padding, chunk_size, left_context):
-    from speechbrain_triton.ops.depthwise_conv1d.launch import Geometry
+def as_autocast(
+    inputs: dict[str, torch.Tensor | None],
+    parameters: dict[str, torch.Tensor | None],
+) -> tuple[torch.Tensor | None, ...]:
+    """Cast inputs as autocast would; outside it, refuse a mix of dtypes.
 
-    T = x.shape[1]
-    pad = {"same": (K - 1) // 2, "causal": K - 1, "valid": 0}[padding]
-    shift = 0
-    if left_context is not None and pad > 0:
-        context = left_context[:, -pad:]
-        shift = context.shape[1]
-        x = torch.cat((context, x), dim=1)
-    return x, Geometry(
-        T_in=T + shift,
+    Arguments
+    ---------
+    inputs : dict
+        By name; the first one decides.
+    parameters : dict
+        By name; they keep their dtype.
+
+    Returns
+    -------
+    tuple of torch.Tensor or None
+        The inputs.
+
+    Raises
+    ------
+    TypeError
+        If a parameter differs in dtype from the first input outside
+        autocast.
+    """
+    name, x = next(iter(inputs.items()))
+    cast = autocast_dtype(x)
+    if cast is not None:
+        return tuple(t if t is None else t.to(cast) for t in inputs.values())
+    for other, tensor in parameters.items():
+        if tensor is not None and tensor.dtype != x.dtype:
+            raise TypeError(
+                f"{name} is {x.dtype} and {other} is {tensor.dtype}: outside "
+                "autocast they must have the same dtype."
+            )
+    return tuple(inputs.values())
+
+
+def geometry_of(
+    T: int, K: int, padding: str, chunk_size: int | None
+) -> Geometry:
+    """How T output frames, fewer for "valid", lie over the input's."""
+    return Geometry(
+        T_in=T,
         T_out=T - K + 1 if padding == "valid" else T,
-        pad=pad - shift,
-        shift=shift,
-        chunk=0 if chunk_size is None else min(chunk_size, T),
+        pad={"same": (K - 1) // 2, "causal": K - 1, "valid": 0}[padding],
+        shift=0,
+        chunk=0 if chunk_size is None else min(int(chunk_size), T),
     )
 
 
-def _obstacle(weight: torch.Tensor) -> str | None:
+def taps_obstacle(weight: torch.Tensor) -> str | None:
+    """Say why the kernels do not take a weight (C, 1, K), if they do not."""
     if weight.shape[2] > MAX_TAPS:
         return (
             f"the kernels hold at most {MAX_TAPS} taps, not {weight.shape[2]}"
@@ -208,13 +250,23 @@ def _obstacle(weight: torch.Tensor) -> str | None:
     return None
 
 
-def _check(x, weight, bias, padding, chunk_size, left_context) -> None:
+def check_arguments(
+    shape: Sequence[int],
+    device: torch.device,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    padding: str,
+    chunk_size: int | None,
+) -> None:
+    """Refuse what does not fit an input (B, T, C), in one sentence.
+
+    Raises
+    ------
+    ValueError
+        For a shape, device or option that is not allowed.
+    """
     check_choice("padding", padding, PADDINGS)
-    if x.dim() != 3:
-        raise ValueError(
-            f"x must be (batch, time, channel), got shape {tuple(x.shape)}."
-        )
-    B, T, C = x.shape
+    _, T, C = shape
     if weight.dim() != 3 or weight.shape[:2] != (C, 1) or not weight.shape[2]:
         raise ValueError(
             f"weight must be ({C}, 1, K) for x with {C} channels, got shape "
@@ -226,9 +278,9 @@ def _check(x, weight, bias, padding, chunk_size, left_context) -> None:
             f"{tuple(bias.shape)}."
         )
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.device != x.device:
+        if tensor is not None and tensor.device != device:
             raise ValueError(
-                f"{name} is on {tensor.device} and x on {x.device}: they must "
+                f"{name} is on {tensor.device} and x on {device}: they must "
                 "be on the same device."
             )
     if T == 0:
@@ -238,32 +290,33 @@ def _check(x, weight, bias, padding, chunk_size, left_context) -> None:
         raise ValueError(
             f"padding='valid' needs at least K = {K} frames, x has T = {T}."
         )
-    if chunk_size is not None:
-        if isinstance(chunk_size, bool) or not isinstance(chunk_size, int):
-            raise ValueError(
-                f"chunk_size={chunk_size!r} is not a whole number of frames."
-            )
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size={chunk_size} is below 1.")
-        if padding != "same":
-            raise ValueError(
-                f"chunk_size needs padding='same', not {padding!r}."
-            )
-    if left_context is not None:
-        if padding == "valid":
-            raise ValueError("left_context does not go with padding='valid'.")
-        if (
-            left_context.dim() != 3
-            or left_context.shape[0] != B
-            or left_context.shape[2] != C
-        ):
-            raise ValueError(
-                f"left_context must be ({B}, L, {C}), got shape "
-                f"{tuple(left_context.shape)}."
-            )
-        if left_context.dtype != x.dtype or left_context.device != x.device:
-            raise ValueError(
-                f"left_context is {left_context.dtype} on "
-                f"{left_context.device}, x is {x.dtype} on {x.device}: they "
-                "must agree."
-            )
+    if chunk_size is None:
+        return
+    if isinstance(chunk_size, bool) or not isinstance(chunk_size, Integral):
+        raise ValueError(
+            f"chunk_size={chunk_size!r} is not a whole number of frames."
+        )
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} is below 1.")
+    if padding != "same":
+        raise ValueError(f"chunk_size needs padding='same', not {padding!r}.")
+
+
+def _check_left_context(left_context, x, padding) -> None:
+    B, _, C = x.shape
+    if padding == "valid":
+        raise ValueError("left_context does not go with padding='valid'.")
+    if (
+        left_context.dim() != 3
+        or left_context.shape[0] != B
+        or left_context.shape[2] != C
+    ):
+        raise ValueError(
+            f"left_context must be ({B}, L, {C}), got shape "
+            f"{tuple(left_context.shape)}."
+        )
+    if left_context.dtype != x.dtype or left_context.device != x.device:
+        raise ValueError(
+            f"left_context is {left_context.dtype} on {left_context.device}, "
+            f"x is {x.dtype} on {x.device}: they must agree."
+        )

@@ -1,0 +1,37 @@
+"""Second derivatives: differentiate the plain torch twin instead."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+def gradients_by_twin(
+    twin: Callable[..., torch.Tensor],
+    inputs: Sequence[torch.Tensor | None],
+    needed: Sequence[bool],
+    dy: torch.Tensor,
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of a twin that can themselves be differentiated.
+
+    A kernel's backward calls it when it runs under ``create_graph=True``.
+
+    Arguments
+    ---------
+    twin : callable
+        Takes ``inputs`` and returns one tensor.
+    inputs : sequence of torch.Tensor or None
+        The saved inputs, with their history.
+    needed : sequence of bool
+        For which of them a gradient is wanted.
+    dy : torch.Tensor
+        Gradient of the output.
+
+    Returns
+    -------
+    tuple of torch.Tensor or None
+        One for each input.
+    """
+    wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+    y = twin(*inputs)
+    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    return tuple(next(found) if need else None for need in needed)

@@ -1,0 +1,130 @@
+"""Importing the package: no GPU, no Triton, nothing patched."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+NO_TRITON = """
+import sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, *args):
+        if name.partition(".")[0] != "triton":
+            return self.finder.find_spec(name, *args)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+"""
+MODULE = """
+import torch
+from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
+import speechbrain_triton as st
+
+module = ConvolutionModule(8, 3)
+x = torch.randn(2, 5, 8)
+stock = module(x)
+"""
+
+
+def python(code, interpret=None):
+    """Run code in a fresh process and return what it printed."""
+    environment = dict(os.environ)
+    environment.pop("TRITON_INTERPRET", None)
+    if interpret is not None:
+        environment["TRITON_INTERPRET"] = interpret
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    return run
+
+
+def test_import_touches_no_gpu_no_triton_and_no_globals():
+    python(
+        "import sys, torch, torch.nn as nn\n"
+        "from speechbrain.lobes.models.transformer import Conformer\n"
+        "loaded = 'triton' in sys.modules\n"
+        "before = dict(vars(Conformer)), dict(vars(nn)), dict(vars(torch))\n"
+        "import speechbrain_triton, speechbrain_triton.modules\n"
+        "import speechbrain_triton.ops\n"
+        "after = dict(vars(Conformer)), dict(vars(nn)), dict(vars(torch))\n"
+        "assert before == after\n"
+        "assert ('triton' in sys.modules) == loaded\n"
+        "ours = [m for n, m in sys.modules.items()"
+        " if n.startswith('speechbrain_triton')]\n"
+        "assert not any(hasattr(module, 'triton') for module in ours)\n"
+        "assert not torch.cuda.is_initialized()\n"
+    )
+
+
+def test_import_is_clean_of_deprecation_warnings_of_ours():
+    python(
+        "import speechbrain.lobes.models.transformer.Conformer\n"
+        "import speechbrain.utils.dynamic_chunk_training, warnings\n"
+        "warnings.simplefilter('error', DeprecationWarning)\n"
+        "warnings.simplefilter('error', FutureWarning)\n"
+        "import speechbrain_triton\n"
+        "import speechbrain_triton.ops, speechbrain_triton.modules\n"
+        "import torch\n"
+        "m = speechbrain_triton.modules.TritonConvolutionModule(8, 3)\n"
+        "m(torch.randn(1, 5, 8)).sum().backward()\n"
+    )
+
+
+@pytest.mark.parametrize("interpret", [None, "1"])
+def test_without_triton_auto_runs_in_torch(interpret):
+    python(
+        NO_TRITON + MODULE + "report = st.apply_kernels(module, conv='auto')\n"
+        "assert report.conv.path == 'torch', report\n"
+        "assert torch.equal(module(x), stock)\n"
+        "from speechbrain_triton.ops import depthwise_conv1d\n"
+        "depthwise_conv1d(x, module.conv.weight, module.conv.bias)\n"
+        "assert st.restore(module) == 1\n",
+        interpret=interpret,
+    )
+
+
+def test_without_triton_the_flag_triton_names_the_need_in_one_sentence():
+    run = python(
+        NO_TRITON + MODULE + "st.apply_kernels(module, conv='triton')\n"
+        "try:\n"
+        "    module(x)\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+    )
+    assert run.stdout == (
+        "ConvolutionModule: backend='triton' cannot run here because the "
+        "package triton is not installed; use 'auto' or 'torch'.\n"
+    )
+    assert "the package triton is not installed" in run.stderr
+
+
+def test_without_gpu_the_flag_triton_names_the_need_in_one_sentence():
+    run = python(
+        MODULE + "st.apply_kernels(module, conv='triton')\n"
+        "try:\n"
+        "    module(x)\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+    )
+    assert "cannot run here because the tensors are on the CPU" in run.stdout
+
+
+def test_interpreter_runs_the_kernels_where_it_was_chosen_in_time():
+    python(
+        MODULE + "st.apply_kernels(module, conv='triton')\n"
+        "torch.testing.assert_close(module(x), stock)\n"
+        "from speechbrain_triton.ops.depthwise_conv1d import launch\n"
+        "assert type(launch.conv_kernel).__name__ == 'InterpretedFunction'\n",
+        interpret="1",
+    )
