@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from speechbrain_triton.ops.launcher import Launcher
+from speechbrain_triton.ops.sizes import cdiv
 
 
 @triton.jit(do_not_specialize=["n_partials"])
@@ -46,7 +47,5 @@ def sum_partials(partial: torch.Tensor) -> torch.Tensor:
     """
     P, N = partial.shape
     total = partial.new_empty(N)
-    _sum_partials(
-        (triton.cdiv(N, 32), 1), (partial, total), (P,), (N, 32, 32), 4
-    )
+    _sum_partials((cdiv(N, 32), 1), (partial, total), (P,), (N, 32, 32), 4)
     return total

@@ -211,6 +211,9 @@ def test_wrong_arguments_are_named(device):
         conv_block(**{**t, "norm_bias": t["norm_bias"][1:]})
     with pytest.raises(ValueError, match=r"glu_bias must be \(48,\)"):
         conv_block(**{**t, "glu_bias": t["bias"]})
+    elsewhere = t["norm_weight"].to("meta")
+    with pytest.raises(ValueError, match="norm_weight is on meta and h on"):
+        conv_block(**{**t, "norm_weight": elsewhere})
     with pytest.raises(ValueError, match="activation='swiss' is not one of"):
         conv_block(**t, activation="swiss")
     with pytest.raises(TypeError, match="h is torch.float16 and weight is"):

@@ -1,7 +1,6 @@
 """Launchers of the gated linear unit."""
 
 import torch
-import triton
 
 from speechbrain_triton.ops.conv_block.kernels import (
     glu_grad_kernel,
@@ -9,6 +8,7 @@ from speechbrain_triton.ops.conv_block.kernels import (
 )
 from speechbrain_triton.ops.launcher import Launcher
 from speechbrain_triton.ops.reduction import sum_partials
+from speechbrain_triton.ops.sizes import cdiv, next_power_of_2
 
 _glu = Launcher(glu_kernel)
 _glu_grad = Launcher(glu_grad_kernel)
@@ -35,9 +35,9 @@ def launch_glu(h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return g
     h = h.contiguous()
     bias = None if bias is None else bias.contiguous()
-    block = min(MAX_BLOCK, triton.next_power_of_2(C))
+    block = min(MAX_BLOCK, next_power_of_2(C))
     _glu(
-        (triton.cdiv(B * T, ROWS), triton.cdiv(C, block)),
+        (cdiv(B * T, ROWS), cdiv(C, block)),
         (h, bias, g),
         (B * T,),
         (C, ROWS, block, bias is not None),
@@ -64,10 +64,10 @@ def launch_glu_grad(
     if dg.numel() == 0:
         dbias = None if bias is None else torch.zeros(2 * C, device=h.device)
         return dh, g, dbias
-    block = min(MAX_BLOCK, triton.next_power_of_2(C))
-    n_blocks = triton.cdiv(C, block)
-    steps = triton.cdiv(B * T * n_blocks, BACKWARD_PROGRAMS * ROWS)
-    programs = triton.cdiv(B * T, steps * ROWS)
+    block = min(MAX_BLOCK, next_power_of_2(C))
+    n_blocks = cdiv(C, block)
+    steps = cdiv(B * T * n_blocks, BACKWARD_PROGRAMS * ROWS)
+    programs = cdiv(B * T, steps * ROWS)
     partial = None
     if bias is not None:
         partial = torch.empty(

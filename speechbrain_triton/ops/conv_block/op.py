@@ -183,13 +183,20 @@ def conv_block(
         ("norm_bias", norm_bias, C),
         ("glu_bias", glu_bias, 2 * C),
     ):
-        if tensor is not None and tensor.shape != (size,):
+        if tensor is None:
+            continue
+        if tensor.shape != (size,):
             raise ValueError(
                 f"{name} must be ({size},) for h with 2 C = {2 * C} channels, "
                 f"got shape {tuple(tensor.shape)}."
             )
+        if tensor.device != h.device:
+            raise ValueError(
+                f"{name} is on {tensor.device} and h on {h.device}: they must "
+                "be on the same device."
+            )
     options = {
-        "eps": eps,
+        "eps": float(eps),
         "activation": activation,
         "padding": padding,
         "chunk_size": chunk_size,

@@ -12,6 +12,7 @@ from speechbrain_triton.ops.depthwise_conv1d.kernels import (
     weight_grad_kernel,
 )
 from speechbrain_triton.ops.launcher import Launcher
+from speechbrain_triton.ops.sizes import cdiv
 
 _conv = Launcher(conv_kernel)
 _weight_grad = Launcher(weight_grad_kernel)
@@ -95,11 +96,11 @@ def launch_conv(
         # Few lanes of a small block are idle.
         config = config._replace(num_warps=1)
     block = config.lanes * config.num_warps
-    tiles_per_row = -(-rows_out // config.tile)
+    tiles_per_row = cdiv(rows_out, config.tile)
     n_tiles = B * tiles_per_row
-    n_blocks = -(-C // block)
-    tiles_per_program = -(-n_tiles * n_blocks * config.num_warps // CONV_WARPS)
-    grid = (-(-n_tiles // tiles_per_program), n_blocks)
+    n_blocks = cdiv(C, block)
+    tiles_per_program = cdiv(n_tiles * n_blocks * config.num_warps, CONV_WARPS)
+    grid = (cdiv(n_tiles, tiles_per_program), n_blocks)
     _conv(
         grid,
         (x, taps, bias, y),
@@ -165,11 +166,11 @@ def launch_weight_grad(
     x, dy = _rows(x), _rows(dy)
     config = GRAD if K < MANY_TAPS else GRAD_MANY_TAPS
     block, groups = config.lanes, config.num_warps
-    tiles_per_row = -(-geometry.T_out // config.tile)
+    tiles_per_row = cdiv(geometry.T_out, config.tile)
     n_tiles = B * tiles_per_row
-    n_blocks = -(-C // block)
-    tiles_per_group = -(-n_tiles * n_blocks // GRAD_WARPS)
-    n_partials = -(-n_tiles // (tiles_per_group * groups))
+    n_blocks = cdiv(C, block)
+    tiles_per_group = cdiv(n_tiles * n_blocks, GRAD_WARPS)
+    n_partials = cdiv(n_tiles, tiles_per_group * groups)
     partial = torch.empty(
         (n_partials, K + 1, C), dtype=torch.float32, device=x.device
     )
@@ -199,7 +200,7 @@ def launch_weight_grad(
         config.num_warps,
     )
     _reduce_partials(
-        (K + 1, -(-C // 32)),
+        (K + 1, cdiv(C, 32)),
         (partial, dweight, dbias),
         (n_partials,),
         (C, K, 32, 32, bias is not None),

@@ -1,7 +1,6 @@
 """Launchers: allocate outputs, choose configs by rule, start the kernels."""
 
 import torch
-import triton
 
 from speechbrain_triton.ops.launcher import Launcher
 from speechbrain_triton.ops.layer_norm.kernels import (
@@ -9,6 +8,7 @@ from speechbrain_triton.ops.layer_norm.kernels import (
     layer_norm_kernel,
 )
 from speechbrain_triton.ops.reduction import sum_partials
+from speechbrain_triton.ops.sizes import cdiv, next_power_of_2
 
 _layer_norm = Launcher(layer_norm_kernel)
 _layer_norm_grad = Launcher(layer_norm_grad_kernel)
@@ -42,11 +42,11 @@ def launch_layer_norm(
     if y.numel() == 0:
         return y
     C = x.shape[-1]
-    block = triton.next_power_of_2(C)
+    block = next_power_of_2(C)
     rows = max(1, FORWARD_TILE // block)
     n_rows = x.numel() // C
     _layer_norm(
-        (triton.cdiv(n_rows, rows), 1),
+        (cdiv(n_rows, rows), 1),
         (x, weight, bias, y),
         (n_rows, rows, eps),
         (C, rows, block, activation),
@@ -76,11 +76,11 @@ def launch_layer_norm_grad(
     if x.numel() == 0:
         sums = torch.zeros(2, C, device=x.device)
         return dx, sums[0], sums[1]
-    block = triton.next_power_of_2(C)
+    block = next_power_of_2(C)
     rows = max(1, BACKWARD_TILE // block)
     n_rows = x.numel() // C
-    steps = triton.cdiv(n_rows, BACKWARD_PROGRAMS * rows)
-    programs = triton.cdiv(n_rows, steps * rows)
+    steps = cdiv(n_rows, BACKWARD_PROGRAMS * rows)
+    programs = cdiv(n_rows, steps * rows)
     partial = torch.empty(
         (programs, 2 * C), dtype=torch.float32, device=x.device
     )

@@ -128,4 +128,4 @@ def layer_norm(
         return layer_norm_reference(
             x, weight, bias, eps=eps, activation=activation, dtype=dtype
         )
-    return _LayerNorm.apply(x, weight, bias, eps, activation, dtype)
+    return _LayerNorm.apply(x, weight, bias, float(eps), activation, dtype)
