@@ -1,0 +1,7 @@
+"""Training of Conformer transducers: what all recipes share."""
+
+from speechbrain_triton.training.brain import TransducerBrain
+from speechbrain_triton.training.losses import transducer_loss
+from speechbrain_triton.training.main import run_recipe
+
+__all__ = ["TransducerBrain", "run_recipe", "transducer_loss"]

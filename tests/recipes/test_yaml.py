@@ -1,0 +1,97 @@
+"""The recipes' YAML files load anywhere and say what the flags are."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hyperpyyaml import load_hyperpyyaml
+from recipe_runs import RECIPES, ROOT
+from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
+
+from speechbrain_triton.modules import TritonConvolutionModule
+
+YAMLS = sorted(RECIPES.glob("**/hparams/*.yaml"))
+IDS = ["/".join(path.relative_to(RECIPES).parts[::4]) for path in YAMLS]
+FLAGS = {
+    "conv_backend": "auto",
+    "streaming": False,
+    "precision": "fp32",
+    "eval_precision": "fp32",
+}
+
+
+def load(path, **overrides):
+    with path.open(encoding="utf-8") as file:
+        return load_hyperpyyaml(file, {"data_folder": "data", **overrides})
+
+
+def test_there_are_recipes():
+    assert len(YAMLS) >= 2
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=IDS)
+@pytest.mark.parametrize("backend", ["auto", "triton", "torch"])
+def test_loads_from_another_folder(path, backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hparams = load(path, conv_backend=backend)
+    classes = [
+        type(module)
+        for module in hparams["modules"]["enc"].modules()
+        if isinstance(module, ConvolutionModule)
+    ]
+    expected = ConvolutionModule if backend == "torch" else None
+    expected = expected or TritonConvolutionModule
+    assert classes == [expected] * hparams["num_encoder_layers"]
+    assert len(hparams["kernels"].conv.names) == len(classes)
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=IDS)
+def test_every_trained_module_is_saved(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hparams = load(path)
+    trained = torch.nn.ModuleDict(hparams["modules"]).parameters()
+    saved = {id(p) for p in hparams["model"].parameters()}
+    assert {id(p) for p in trained} == saved
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=IDS)
+def test_flags_are_the_first_keys(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    keys = [line for line in lines if line and line[0] not in "# \t-"]
+    for line, (flag, default) in zip(keys, FLAGS.items(), strict=False):
+        assert line.split("#")[0].strip() == f"{flag}: {default}"
+    call = "\n".join(
+        [
+            "kernels: !apply:speechbrain_triton.apply_kernels",
+            "   model: !ref <Transformer>",
+            "   conv: !ref <conv_backend>",
+        ]
+    )
+    assert call in path.read_text(encoding="utf-8")
+
+
+def test_loads_without_triton(tmp_path):
+    program = f"""
+import sys
+sys.modules["triton"] = None
+from hyperpyyaml import load_hyperpyyaml
+for path in {[str(path) for path in YAMLS]!r}:
+    for backend in ("torch", "auto"):
+        with open(path) as file:
+            hparams = load_hyperpyyaml(
+                file, dict(data_folder="data", conv_backend=backend)
+            )
+        print(hparams["kernels"].conv.path)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    paths = [line for line in done.stdout.splitlines() if line[:1] == "t"]
+    assert paths == ["torch"] * 2 * len(YAMLS)

@@ -1,0 +1,213 @@
+"""The transducer loss against a sum over all paths of a small lattice."""
+
+import itertools
+
+import pytest
+import torch
+
+from speechbrain_triton.training.losses import transducer_loss
+
+BLANK = 0
+
+
+def path_sum(logits, labels):
+    """-log p of one utterance, (T, U + 1, V) float64, path by path."""
+    log_probs = logits.log_softmax(-1)
+    frames, positions = logits.shape[:2]
+    scores = []
+    # A path is the frames at which the labels are emitted, in order.
+    for emitted_at in itertools.combinations_with_replacement(
+        range(frames), positions - 1
+    ):
+        score, u = 0.0, 0
+        for t in range(frames):
+            while u < len(labels) and emitted_at[u] == t:
+                score = score + log_probs[t, u, labels[u]]
+                u += 1
+            score = score + log_probs[t, u, BLANK]
+        scores.append(score)
+    return -torch.stack(scores).logsumexp(0)
+
+
+def lattice(frames=(4, 3, 1), labels=(3, 1, 2), vocabulary=5, seed=0):
+    """A padded batch with relative lengths as SpeechBrain gives them."""
+    generator = torch.Generator().manual_seed(seed)
+    longest, most = max(frames), max(labels)
+    logits = torch.randn(
+        len(frames), longest, most + 1, vocabulary, generator=generator
+    )
+    targets = torch.randint(
+        1, vocabulary, (len(frames), most), generator=generator
+    )
+    input_lens = torch.tensor(frames) / longest
+    target_lens = torch.tensor(labels) / max(most, 1)
+    return logits, targets, input_lens, target_lens
+
+
+def oracle(logits, targets, frames, labels):
+    """Each utterance's -log p, and the float64 logits to differentiate by."""
+    logits = logits.double().requires_grad_()
+    costs = torch.stack(
+        [
+            path_sum(logits[b, :t, : u + 1], targets[b, :u].tolist())
+            for b, (t, u) in enumerate(zip(frames, labels, strict=True))
+        ]
+    )
+    return costs, logits
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "batchmean", "sum"])
+@pytest.mark.parametrize(
+    ("frames", "labels"),
+    [
+        ((4, 3, 1), (3, 1, 2)),
+        ((2, 5), (4, 0)),  # more labels than frames; an empty transcript
+        ((3, 2), (0, 0)),
+        ((1,), (1,)),
+    ],
+)
+def test_value_and_gradient_are_those_of_the_path_sum(
+    frames, labels, reduction
+):
+    logits, targets, input_lens, target_lens = lattice(frames, labels)
+    costs, exact = oracle(logits, targets, frames, labels)
+    logits.requires_grad_()
+    loss = transducer_loss(
+        logits, targets, input_lens, target_lens, BLANK, reduction
+    )
+    expected = {"none": costs, "sum": costs.sum()}.get(reduction, costs.mean())
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
+
+    weights = torch.arange(1.0, len(frames) + 1) if reduction == "none" else 1.0
+    (loss * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(
+        logits.grad.double(), exact.grad, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_gradient_is_the_derivative_of_the_printed_value():
+    """Unlike SpeechBrain's, whose value is divided by the frames."""
+    logits, targets, input_lens, target_lens = lattice()
+    logits = logits.requires_grad_()
+
+    def value(x):
+        return transducer_loss(x, targets, input_lens, target_lens, BLANK)
+
+    direction = torch.randn(logits.shape, generator=torch.Generator())
+    value(logits).backward()
+    slope = (logits.grad * direction).sum()
+    step = 1e-2
+    with torch.no_grad():
+        rise = value(logits + step * direction) - value(
+            logits - step * direction
+        )
+    torch.testing.assert_close(rise / (2 * step), slope, rtol=1e-2, atol=1e-3)
+
+
+def test_padding_has_no_influence_and_no_gradient():
+    logits, targets, input_lens, target_lens = lattice((4, 2), (2, 1))
+    noisy, other = logits.clone(), targets.clone()
+    noisy[1, 2:] = 1e4
+    noisy[1, :, 2:] = 1e4
+    other[1, 1:] = 3
+    args = (input_lens, target_lens, BLANK, "none")
+    noisy.requires_grad_()
+    loss = transducer_loss(noisy, other, *args)
+    assert torch.equal(loss, transducer_loss(logits, targets, *args))
+    loss.sum().backward()
+    assert not noisy.grad[1, 2:].any()
+    assert not noisy.grad[1, :, 2:].any()
+
+
+def test_lengths_round_as_in_speechbrain_but_never_to_nothing():
+    frames = 10
+    logits = torch.randn(3, frames, 2, 4)
+    targets = torch.tensor([[1], [2], [3]])
+    # 0.3 and 4.4 frames; and one that rounding error puts above the end.
+    relative = torch.tensor([0.03, 0.44, 1.0 + 1e-6])
+    loss = transducer_loss(
+        logits, targets, relative, torch.ones(3), BLANK, "none"
+    )
+    for row, length in enumerate((1, 4, frames)):
+        alone = path_sum(logits[row, :length].double(), targets[row].tolist())
+        torch.testing.assert_close(loss[row].double(), alone)
+
+
+def test_batch_shorter_than_its_padding():
+    logits, targets, _, _ = lattice((4, 4), (3, 3))
+    loss = transducer_loss(
+        logits,
+        targets,
+        torch.tensor([0.5, 0.75]),
+        torch.tensor([1 / 3, 2 / 3]),
+        BLANK,
+        "none",
+    )
+    costs, _ = oracle(logits, targets, (2, 3), (1, 2))
+    torch.testing.assert_close(loss.double(), costs.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_logits_are_summed_in_float32(dtype):
+    logits, targets, input_lens, target_lens = lattice()
+    low = logits.to(dtype).requires_grad_()
+    args = (targets, input_lens, target_lens, BLANK)
+    loss = transducer_loss(low, *args)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, transducer_loss(low.detach().float(), *args))
+    loss.backward()
+    assert low.grad.dtype == dtype
+
+
+def test_more_than_a_thousand_labels():
+    loss = transducer_loss(
+        torch.zeros(1, 3, 1101, 2),
+        torch.ones(1, 1100, dtype=torch.int64),
+        torch.ones(1),
+        torch.ones(1),
+        BLANK,
+    )
+    # (1102 choose 2) paths of 1103 steps with probability 1/2 each.
+    paths = torch.tensor(1102 * 1101 / 2, dtype=torch.float64)
+    expected = 1103 * torch.tensor(2.0).double().log() - paths.log()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=0)
+
+
+def test_strided_inputs():
+    logits, targets, input_lens, target_lens = lattice()
+    strided = logits.transpose(1, 2).contiguous().transpose(1, 2)
+    wide = torch.stack([targets, targets], -1)[..., 0]
+    args = (input_lens, target_lens, BLANK)
+    assert not strided.is_contiguous() and not wide.is_contiguous()
+    assert torch.equal(
+        transducer_loss(strided, wide, *args),
+        transducer_loss(logits, targets, *args),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reduction": "average"}, "reduction='average' is not one of"),
+        ({"logits": torch.zeros(3, 4, 5)}, "logits must be"),
+        ({"logits": torch.zeros(3, 0, 4, 5)}, "at least one utterance"),
+        ({"targets": torch.ones(3, 2, dtype=torch.int64)}, "targets must be"),
+        ({"input_lens": torch.ones(2)}, r"input_lens must be \(3,\)"),
+        ({"input_lens": torch.tensor([4.0, 3, 1])}, "relative lengths"),
+        ({"input_lens": torch.tensor([1.0, 0, 1])}, "relative lengths"),
+        ({"target_lens": torch.tensor([1.0, float("nan"), 1])}, "relative"),
+        ({"blank_index": 5}, "blank_index=5 is outside"),
+        ({"targets": torch.ones(3, 3, device="meta")}, "on one device"),
+    ],
+)
+def test_bad_input_gets_a_sentence(change, message):
+    names = ("logits", "targets", "input_lens", "target_lens")
+    arguments = dict(zip(names, lattice(), strict=True), blank_index=BLANK)
+    with pytest.raises(ValueError, match=message):
+        transducer_loss(**{**arguments, **change})
+
+
+def test_the_old_argument_explains_itself():
+    with pytest.raises(TypeError, match="Remove the argument from the YAML"):
+        transducer_loss(*lattice(), BLANK, use_torchaudio=True)
