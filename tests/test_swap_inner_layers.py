@@ -66,10 +66,26 @@ def hook(name):
     return put
 
 
+def reflect(module):
+    padded = nn.Conv1d(C, C, 3, padding=1, groups=C, padding_mode="reflect")
+    module.conv = padded.to(module.conv.weight.device)
+
+
+def dense(module):
+    module.conv = nn.Conv1d(C, C, 3, padding=1).to(module.conv.weight.device)
+
+
+def own_forward(module):
+    module.conv.forward = lambda x: x
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (put_lora, "LoRA in place of bottleneck.0"),
+        (reflect, "a conv that is not the depthwise one SpeechBrain built"),
+        (dense, "a conv that is not the depthwise one SpeechBrain built"),
+        (own_forward, "a forward of its own on conv"),
         (hook("bottleneck"), "hooks on bottleneck"),
         (hook("bottleneck.1"), "hooks on bottleneck.1"),
         (hook("conv"), "hooks on conv"),

@@ -22,7 +22,9 @@ class Timing(NamedTuple):
 
 
 def time_kernel(call: Callable[[], object]) -> Timing:
-    """Device time of a call, each with a cold L2 cache.
+    """Time between device events around a call, with a cold L2 cache.
+
+    Where the device waits for the host, the wait counts.
 
     Arguments
     ---------

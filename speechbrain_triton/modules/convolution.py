@@ -15,6 +15,8 @@ from speechbrain_triton.backend import (
     use_triton,
 )
 from speechbrain_triton.ops import conv_block, layer_norm
+from speechbrain_triton.ops.depthwise_conv1d.op import taps_obstacle
+from speechbrain_triton.ops.layer_norm.op import channels_obstacle
 
 
 class TritonConvolutionModule(ConvolutionModule):
@@ -180,12 +182,41 @@ def module_obstacle(module: ConvolutionModule) -> str | None:
             return f"a {type(inner).__name__} in place of {name}"
         if _has_hooks(inner):
             return f"hooks on {name}"
+        if "forward" in inner.__dict__:
+            return f"a forward of its own on {name}"
         if expected is nn.LayerNorm and (
             inner._parameters["weight"] is None
             or inner._parameters["bias"] is None
         ):
             return f"a {name} without weight and bias"
-    return None
+    C, conv, pointwise = module.layer_norm.normalized_shape[-1], *_convs(module)
+    if _shape(conv) != (C, C, C, module.kernel_size, module.padding):
+        return "a conv that is not the depthwise one SpeechBrain built"
+    if _shape(pointwise) != (C, 2 * C, 1, 1, 0):
+        return "a bottleneck.0 that is not pointwise"
+    return taps_obstacle(conv.weight) or channels_obstacle(C)
+
+
+def _convs(module: ConvolutionModule) -> tuple[nn.Conv1d, nn.Conv1d]:
+    layers = module._modules
+    return layers["conv"], layers["bottleneck"]._modules["0"]
+
+
+def _shape(conv: nn.Conv1d) -> tuple | None:
+    """In, out, groups, taps and padding; None for what SpeechBrain has not."""
+    if (
+        conv.stride != (1,)
+        or conv.dilation != (1,)
+        or conv.padding_mode != "zeros"
+    ):
+        return None
+    return (
+        conv.in_channels,
+        conv.out_channels,
+        conv.groups,
+        *conv.kernel_size,
+        *conv.padding,
+    )
 
 
 def _bypassed(module: ConvolutionModule):

@@ -13,7 +13,7 @@ class Launcher:
 
     Triton looks at every argument of every launch to find the variant. Here
     numbers never make a variant (the kernels' ``do_not_specialize``), so
-    constants, dtypes and pointer alignment identify it, and the compiled
+    constants and the kind of each pointer identify it, and the compiled
     kernel that Triton returned the first time is started directly: half the
     host time, measured on an H200 machine at 12 us in place of 25 us.
 
@@ -76,8 +76,16 @@ def variant_key(
 
 
 def _pointer_kind(x: torch.Tensor | None) -> object:
-    """What Triton compiles differently: dtype, and alignment to 16 bytes."""
-    return None if x is None else (x.dtype, x.data_ptr() % 16 == 0)
+    """What Triton compiles differently: dtype, and alignment to 16 bytes.
+
+    On AMD also whether 32-bit offsets reach all of the storage.
+    """
+    if x is None:
+        return None
+    kind = (x.dtype, x.data_ptr() % 16 == 0)
+    if torch.version.hip is None:
+        return kind
+    return (*kind, x.untyped_storage().size() < 2**31)
 
 
 def _current_device(index: int):

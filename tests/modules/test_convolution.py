@@ -139,6 +139,9 @@ def test_shapes_that_are_covered():
     assert "even kernel_size 30" in obstacle(30)
     assert "kernel_size 1" in obstacle(1, causal=True)
     assert obstacle(3, dilation=2) == "dilation 2"
+    assert obstacle(131) == "the kernels hold at most 128 taps, not 131"
+    wide = ConvolutionModule(8200, 3)
+    assert "at most 8192 channels" in module_obstacle(wide)
 
 
 @pytest.mark.parametrize("chunk_size", [None, 16])

@@ -84,8 +84,7 @@ def grad(K, grain, dtype):
         C=WIDTH,
         K=K,
         TILE=config.tile,
-        GROUPS=config.num_warps,
-        BLOCK_C=config.lanes,
+        BLOCK_C=config.lanes * config.num_warps,
         GRAIN=grain,
     )
     return kernels.weight_grad_kernel, constants, config.num_warps, dtype, None

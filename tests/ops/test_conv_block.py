@@ -212,7 +212,7 @@ def test_wrong_arguments_are_named(device):
     with pytest.raises(ValueError, match=r"glu_bias must be \(48,\)"):
         conv_block(**{**t, "glu_bias": t["bias"]})
     elsewhere = t["norm_weight"].to("meta")
-    with pytest.raises(ValueError, match="norm_weight is on meta and h on"):
+    with pytest.raises(ValueError, match="norm_weight is on meta and the"):
         conv_block(**{**t, "norm_weight": elsewhere})
     with pytest.raises(ValueError, match="activation='swiss' is not one of"):
         conv_block(**t, activation="swiss")

@@ -122,10 +122,9 @@ def test_kernel_is_right_with_several_tiles_a_program(
 
 
 def test_reduction_is_right_over_more_partial_sums_than_a_block(
-    device, launches, monkeypatch
+    device, launches
 ):
     """35 partial sums, in blocks of 32."""
-    monkeypatch.setattr(launch, "GRAD", launch.GRAD._replace(num_warps=1))
     tensors = inputs(35, 2, 24, 1, device=device)
     assert_kernel_is_right(tensors, launches)
 

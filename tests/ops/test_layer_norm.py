@@ -60,6 +60,11 @@ def test_kernel_is_right_for_any_number_of_rows(rows, device, launches):
     assert_kernel_is_right(inputs(rows, 40, device=device), launches)
 
 
+def test_eps_may_be_zero(device, launches):
+    """A program's masked rows have no variance at all."""
+    assert_kernel_is_right(inputs(3, 7, 24, device=device), launches, eps=0)
+
+
 def test_strided_input_gives_what_its_copy_gives(device):
     x, weight, bias = inputs(5, 12, 24, device=device).values()
     expected = layer_norm(

@@ -7,7 +7,7 @@ from speechbrain_triton.ops.conv_block.kernels import (
     glu_kernel,
 )
 from speechbrain_triton.ops.launcher import Launcher
-from speechbrain_triton.ops.reduction import sum_partials
+from speechbrain_triton.ops.reduction import ROW_PROGRAMS, sum_partials
 from speechbrain_triton.ops.sizes import cdiv, next_power_of_2
 
 _glu = Launcher(glu_kernel)
@@ -16,8 +16,6 @@ _glu_grad = Launcher(glu_grad_kernel)
 ROWS = 4
 MAX_BLOCK = 512
 NUM_WARPS = 4
-# Constant, so that the order of a sum does not depend on the card.
-BACKWARD_PROGRAMS = 528
 
 
 def launch_glu(h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -66,7 +64,7 @@ def launch_glu_grad(
         return dh, g, dbias
     block = min(MAX_BLOCK, next_power_of_2(C))
     n_blocks = cdiv(C, block)
-    steps = cdiv(B * T * n_blocks, BACKWARD_PROGRAMS * ROWS)
+    steps = cdiv(B * T * n_blocks, ROW_PROGRAMS * ROWS)
     programs = cdiv(B * T, steps * ROWS)
     partial = None
     if bias is not None:

@@ -12,7 +12,10 @@ from speechbrain_triton.ops.depthwise_conv1d.op import (
     geometry_of,
     taps_obstacle,
 )
-from speechbrain_triton.ops.layer_norm.op import MAX_CHANNELS
+from speechbrain_triton.ops.layer_norm.op import (
+    channels_obstacle,
+    check_vector,
+)
 from speechbrain_triton.ops.layer_norm.reference import ACTIVATIONS
 from speechbrain_triton.ops.twin import gradients_by_twin
 
@@ -178,23 +181,10 @@ def conv_block(
     check_arguments(
         (*h.shape[:2], C), h.device, weight, bias, padding, chunk_size
     )
-    for name, tensor, size in (
-        ("norm_weight", norm_weight, C),
-        ("norm_bias", norm_bias, C),
-        ("glu_bias", glu_bias, 2 * C),
-    ):
-        if tensor is None:
-            continue
-        if tensor.shape != (size,):
-            raise ValueError(
-                f"{name} must be ({size},) for h with 2 C = {2 * C} channels, "
-                f"got shape {tuple(tensor.shape)}."
-            )
-        if tensor.device != h.device:
-            raise ValueError(
-                f"{name} is on {tensor.device} and h on {h.device}: they must "
-                "be on the same device."
-            )
+    check_vector("norm_weight", norm_weight, C, h)
+    check_vector("norm_bias", norm_bias, C, h)
+    if glu_bias is not None:
+        check_vector("glu_bias", glu_bias, 2 * C, h)
     options = {
         "eps": float(eps),
         "activation": activation,
@@ -202,9 +192,7 @@ def conv_block(
         "chunk_size": chunk_size,
     }
     inputs = (h, weight, bias, norm_weight, norm_bias, glu_bias)
-    obstacle = taps_obstacle(weight)
-    if C > MAX_CHANNELS:
-        obstacle = f"the kernels take at most {MAX_CHANNELS} channels, not {C}"
+    obstacle = taps_obstacle(weight) or channels_obstacle(C)
     if not use_triton(backend, "conv_block", h.device, h.dtype, obstacle):
         return conv_block_reference(*inputs, **options)
     return _ConvBlock.apply(*inputs, options)

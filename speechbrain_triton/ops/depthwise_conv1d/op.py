@@ -41,6 +41,7 @@ class _Conv(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = _InputGrad.apply(dy, weight, ctx.taps, ctx.geometry)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            # Weight and bias only say in what shape and dtype.
             dweight, dbias = _WeightGrad.apply(
                 x, dy, weight.detach(), bias, ctx.geometry
             )
@@ -229,13 +230,16 @@ def as_autocast(
 def geometry_of(
     T: int, K: int, padding: str, chunk_size: int | None
 ) -> Geometry:
-    """How T output frames, fewer for "valid", lie over the input's."""
+    """How T output frames, fewer for "valid", lie over the input's.
+
+    A single chunk is full context.
+    """
     return Geometry(
         T_in=T,
         T_out=T - K + 1 if padding == "valid" else T,
         pad={"same": (K - 1) // 2, "causal": K - 1, "valid": 0}[padding],
         shift=0,
-        chunk=0 if chunk_size is None else min(int(chunk_size), T),
+        chunk=0 if chunk_size is None or chunk_size >= T else int(chunk_size),
     )
 
 

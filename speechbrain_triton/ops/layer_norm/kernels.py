@@ -37,8 +37,8 @@ def layer_norm_kernel(
         mask = (row < last) & mask_c
         offs = row.to(tl.int64) * C + offs_c
         x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        normed, _ = _normalise(x, mask_c, eps, C)
-        y = activate(normed * weight + bias, ACTIVATION)
+        normed, _ = _normalise(x, mask, eps, C)
+        y = _activate(normed * weight + bias, ACTIVATION)
         tl.store(y_ptr + offs, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -78,7 +78,7 @@ def layer_norm_grad_kernel(
         offs = row.to(tl.int64) * C + offs_c
         x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        normed, scale = _normalise(x, mask_c, eps, C)
+        normed, scale = _normalise(x, mask, eps, C)
         dy *= _activation_slope(normed * weight + bias, ACTIVATION)
         dweight += dy * normed
         dbias += dy
@@ -95,17 +95,18 @@ def layer_norm_grad_kernel(
 
 
 @triton.jit
-def _normalise(x, mask_c, eps, C: tl.constexpr):
+def _normalise(x, mask, eps, C: tl.constexpr):
     """Rows with mean 0 and variance 1, and the factor that made it 1."""
     mean = tl.sum(x, axis=1, keep_dims=True) / C
-    centred = tl.where(mask_c, x - mean, 0.0)
+    centred = tl.where(mask, x - mean, 0.0)
     variance = tl.sum(centred * centred, axis=1, keep_dims=True) / C
     scale = 1.0 / tl.sqrt(variance + eps)
-    return centred * scale, scale
+    # With eps 0 the scale of a masked row is infinite.
+    return tl.where(mask, centred * scale, 0.0), scale
 
 
 @triton.jit
-def activate(x, ACTIVATION: tl.constexpr):
+def _activate(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == "swish":
         x = x * tl.sigmoid(x)
     elif ACTIVATION == "gelu":

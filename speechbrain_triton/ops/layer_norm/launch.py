@@ -7,7 +7,7 @@ from speechbrain_triton.ops.layer_norm.kernels import (
     layer_norm_grad_kernel,
     layer_norm_kernel,
 )
-from speechbrain_triton.ops.reduction import sum_partials
+from speechbrain_triton.ops.reduction import ROW_PROGRAMS, sum_partials
 from speechbrain_triton.ops.sizes import cdiv, next_power_of_2
 
 _layer_norm = Launcher(layer_norm_kernel)
@@ -18,8 +18,6 @@ _layer_norm_grad = Launcher(layer_norm_grad_kernel)
 # H200 at 25600 rows of 512.
 FORWARD_TILE = 512
 BACKWARD_TILE = 2048
-# Constant, so that the order of a sum does not depend on the card.
-BACKWARD_PROGRAMS = 528
 
 
 def launch_layer_norm(
@@ -79,7 +77,7 @@ def launch_layer_norm_grad(
     block = next_power_of_2(C)
     rows = max(1, BACKWARD_TILE // block)
     n_rows = x.numel() // C
-    steps = cdiv(n_rows, BACKWARD_PROGRAMS * rows)
+    steps = cdiv(n_rows, ROW_PROGRAMS * rows)
     programs = cdiv(n_rows, steps * rows)
     partial = torch.empty(
         (programs, 2 * C), dtype=torch.float32, device=x.device

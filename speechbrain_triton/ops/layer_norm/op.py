@@ -109,23 +109,41 @@ def layer_norm(
     """
     check_choice("activation", activation, tuple(ACTIVATIONS))
     C = x.shape[-1] if x.dim() else 0
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor.shape != (C,):
-            raise ValueError(
-                f"{name} must be ({C},) for x with {C} channels, got shape "
-                f"{tuple(tensor.shape)}."
-            )
-        if tensor.device != x.device:
-            raise ValueError(
-                f"{name} is on {tensor.device} and x on {x.device}: they must "
-                "be on the same device."
-            )
+    check_vector("weight", weight, C, x)
+    check_vector("bias", bias, C, x)
     dtype = x.dtype if dtype is None else dtype
-    obstacle = None
-    if C > MAX_CHANNELS:
-        obstacle = f"the kernels take at most {MAX_CHANNELS} channels, not {C}"
+    obstacle = channels_obstacle(C)
     if not use_triton(backend, "layer_norm", x.device, x.dtype, obstacle):
         return layer_norm_reference(
             x, weight, bias, eps=eps, activation=activation, dtype=dtype
         )
     return _LayerNorm.apply(x, weight, bias, float(eps), activation, dtype)
+
+
+def channels_obstacle(C: int) -> str | None:
+    """Say why the kernels do not take C channels, if they do not."""
+    if C > MAX_CHANNELS:
+        return f"the kernels take at most {MAX_CHANNELS} channels, not {C}"
+    return None
+
+
+def check_vector(
+    name: str, tensor: torch.Tensor, size: int, x: torch.Tensor
+) -> None:
+    """Refuse a parameter that does not fit an input, in one sentence.
+
+    Raises
+    ------
+    ValueError
+        If ``tensor`` is not (size,) or is on another device than x.
+    """
+    if tensor.shape != (size,):
+        raise ValueError(
+            f"{name} must be ({size},) for an input with {x.shape[-1]} "
+            f"channels, got shape {tuple(tensor.shape)}."
+        )
+    if tensor.device != x.device:
+        raise ValueError(
+            f"{name} is on {tensor.device} and the input on {x.device}: they "
+            "must be on the same device."
+        )
