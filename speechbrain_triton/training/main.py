@@ -8,7 +8,11 @@ from pathlib import Path
 import speechbrain as sb
 import torch
 from hyperpyyaml import load_hyperpyyaml
-from speechbrain.utils.distributed import ddp_init_group, run_on_main
+from speechbrain.utils.distributed import (
+    ddp_barrier,
+    ddp_init_group,
+    run_on_main,
+)
 from speechbrain.utils.run_opts import RunOptions
 
 from speechbrain_triton.backend import triton_obstacle
@@ -83,6 +87,8 @@ def run_recipe(
         )
     brain.test(test_sets, hparams["test_dataloader_opts"])
     if sb.utils.distributed.is_distributed_initialized():
+        # The main process may still be writing: none may leave before it.
+        ddp_barrier()
         torch.distributed.destroy_process_group()
     return 0
 
