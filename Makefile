@@ -15,7 +15,9 @@ lint: $(VENV)/installed
 	$(VENV)/bin/ruff format --check .
 
 $(VENV)/installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
+		|| { echo "Python 3.11 or 3.12 is needed: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/pip install --upgrade pip
 	$(VENV)/bin/pip install --editable ".[dev]"
 	touch $@

@@ -14,6 +14,10 @@ __version__ = "0.1.0"
 __all__ = ["SwapReport", "apply_kernels", "restore"]
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str):
     # SpeechBrain and torch take seconds to import: only when they are used.
     if name in __all__:

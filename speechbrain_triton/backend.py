@@ -12,6 +12,8 @@ logger = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "triton", "torch")
 
+ON_CPU = "the tensors are on the CPU"
+
 
 def check_choice(flag: str, value: object, allowed: Sequence[str]) -> None:
     """Refuse any value of a flag that is not one of its names.
@@ -89,7 +91,7 @@ def triton_obstacle(
     if device.type == "cpu":
         if interpreted():
             return None
-        return "the tensors are on the CPU"
+        return ON_CPU
     if device.type != "cuda":
         return f"the tensors are on a {device.type} device"
     if dtype is torch.bfloat16 and _lacks_bfloat16(device.index):

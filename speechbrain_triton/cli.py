@@ -4,7 +4,9 @@ import argparse
 import importlib
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 
@@ -60,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), None)
     title = f"{PROGRAM} {chosen}" if chosen in _COMMANDS else PROGRAM
     _tolerate_any_name()
+    _end_as_by_ctrl_c()
     try:
         args = _build_parser(chosen).parse_args(argv)
         code = args.run(args)
@@ -115,6 +118,17 @@ def _build_parser(chosen):
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return parser
+
+
+def _end_as_by_ctrl_c():
+    """Lets a command that is terminated end what it has started, too."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
+        signal.signal(signal.SIGHUP, interrupt)
 
 
 def _tolerate_any_name():

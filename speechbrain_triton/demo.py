@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folder",
         type=Path,
         default=Path("demo"),
-        help="where corpus and runs go; about 50 MB (default: ./demo)",
+        help="where corpus and runs go; about 70 MB (default: ./demo)",
     )
     parser.add_argument(
         "--steps",
@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     recipe = find_recipe(RECIPE)
+    if not args.folder.name:
+        raise ValueError("--folder names no folder of its own.")
     folder = args.folder.resolve()
     runs = [folder / f"conv_{backend}" for backend in BACKENDS]
     for path in runs:

@@ -10,7 +10,12 @@ import torch
 from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 from torch import nn
 
-from speechbrain_triton.backend import BACKENDS, check_choice, triton_obstacle
+from speechbrain_triton.backend import (
+    BACKENDS,
+    ON_CPU,
+    check_choice,
+    triton_obstacle,
+)
 from speechbrain_triton.modules.convolution import (
     TritonConvolutionModule,
     module_obstacle,
@@ -109,7 +114,7 @@ def apply_kernels(
     ------
     ValueError
         For an unknown flag value, or if ``conv="triton"`` does not cover one
-        of the modules. Nothing is changed then.
+        of the modules or finds none. Nothing is changed then.
     TypeError
         If ``model`` holds no module.
 
@@ -172,6 +177,11 @@ def _swap_convolutions(model: Model, conv: str) -> KindReport:
             uncovered.append(module)
             report.left_alone[name] = obstacle
 
+    if conv == "triton" and not (covered or report.left_alone):
+        raise ValueError(
+            "conv='triton', but the model has no ConvolutionModule to switch; "
+            "is it the recipe's Transformer?"
+        )
     if conv == "triton" and report.left_alone:
         name, obstacle = next(iter(report.left_alone.items()))
         raise ValueError(
@@ -236,9 +246,9 @@ def expected_path(conv: str) -> tuple[str, str]:
     if conv == "torch":
         return "torch", "the flag asks for SpeechBrain's own forward"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu" and conv == "auto":
-        return "torch", "this machine has no GPU"
     obstacle = triton_obstacle(device)
+    if device.type == "cpu" and (conv == "auto" or obstacle == ON_CPU):
+        obstacle = "this machine has no GPU"
     if obstacle is not None:
         return "no" if conv == "triton" else "torch", obstacle
     name = (

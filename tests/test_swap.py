@@ -277,3 +277,11 @@ def test_encoder_alone_can_be_switched(device, launches):
     positions = torch.randn(1, 9, C, device=device)
     encoder(frames(device), pos_embs=positions)
     assert launches["conv_kernel"] == 2
+
+
+def test_triton_without_a_convolution_module_is_refused():
+    """Else the flag would point at the wrong object and nobody would know."""
+    with pytest.raises(ValueError, match="has no ConvolutionModule to switch"):
+        st.apply_kernels(nn.Linear(2, 2), conv="triton")
+    report = st.apply_kernels(nn.Linear(2, 2), conv="auto")
+    assert "0 modules, torch path" in str(report)

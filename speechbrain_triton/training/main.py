@@ -1,9 +1,12 @@
 """What every recipe's train.py does, apart from preparing its corpus."""
 
+import fcntl
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 import speechbrain as sb
 import torch
@@ -13,12 +16,15 @@ from speechbrain.utils.distributed import (
     ddp_init_group,
     run_on_main,
 )
+from speechbrain.utils.logger import get_logger
 from speechbrain.utils.run_opts import RunOptions
 
 from speechbrain_triton.backend import triton_obstacle
 from speechbrain_triton.training.brain import TransducerBrain
 from speechbrain_triton.training.data import make_datasets
 from speechbrain_triton.training.tokens import make_tokenizer
+
+logger = get_logger(__name__)
 
 
 def run_recipe(
@@ -54,6 +60,9 @@ def run_recipe(
             hyperparams_to_save=yaml_path,
             overrides=overrides,
         )
+        # The flags were read before there was a log.
+        logger.info("kernels: %s", hparams["kernels"])
+        lock = _lock(hparams["output_folder"])
         run_on_main(prepare, args=[hparams])
         tokenizer = make_tokenizer(
             hparams["token_type"],
@@ -90,7 +99,26 @@ def run_recipe(
         # The main process may still be writing: none may leave before it.
         ddp_barrier()
         torch.distributed.destroy_process_group()
+    lock.close()
     return 0
+
+
+def _lock(output_folder: str) -> IO:
+    """Keep a second process of the same rank out of the folder.
+
+    The lock is the operating system's: it ends with the process.
+    """
+    rank = os.environ.get("RANK", "0")
+    file = open(Path(output_folder) / f".lock{rank}", "w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ValueError(
+            f"another process is working in {output_folder}; wait for it, or "
+            "choose another output_folder."
+        ) from error
+    return file
 
 
 def _keep_workers(options: dict) -> dict:
@@ -129,6 +157,11 @@ def _check_flags(hparams: dict) -> None:
 def _check_device(hparams: dict, run_opts: RunOptions) -> None:
     """Say at once what would fail, or fall back, in the first batch."""
     device = run_opts.device or sb.utils.distributed.infer_device()
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={device} cannot be used: {reason}") from error
     if hparams["conv_backend"] == "triton":
         obstacle = triton_obstacle(torch.device(device))
         if obstacle is not None:

@@ -1,5 +1,7 @@
 """Recipes train, test and refuse, in this process and on tiny data."""
 
+import fcntl
+
 import pytest
 import torch
 from recipe_runs import EXACT, arguments, losses, run_here
@@ -232,3 +234,25 @@ def test_wrong_argument_gets_a_sentence(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_two_processes_do_not_train_in_one_folder(
+    corpus, tmp_path, monkeypatch, capsys
+):
+    argv = arguments(corpus, tmp_path, training_steps=1)
+    with open(tmp_path / ".lock0", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run_here(argv, monkeypatch) == 2
+    assert "another process is working in" in capsys.readouterr().err
+    assert run_here(argv, monkeypatch) == 0
+    log = (tmp_path / "log.txt").read_text()
+    assert "kernels: conv=auto: 1 module" in log
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_unusable_device_is_one_sentence(
+    device, corpus, tmp_path, monkeypatch, capsys
+):
+    argv = arguments(corpus, tmp_path, device=device)
+    assert run_here(argv, monkeypatch) == 2
+    assert f"device={device} cannot be used" in capsys.readouterr().err
