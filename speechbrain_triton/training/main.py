@@ -106,13 +106,14 @@ def run_recipe(
 def _lock(output_folder: str) -> IO:
     """Keep a second process of the same rank out of the folder.
 
-    The lock is the operating system's: it ends with the process.
+    The lock is the operating system's: it ends with the process, and the
+    workers of its data loaders do not inherit it.
     """
     rank = os.environ.get("RANK", "0")
     file = open(Path(output_folder) / f".lock{rank}", "w")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
         file.close()
         raise ValueError(
             f"another process is working in {output_folder}; wait for it, or "

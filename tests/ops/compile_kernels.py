@@ -84,7 +84,8 @@ def grad(K, grain, dtype):
         C=WIDTH,
         K=K,
         TILE=config.tile,
-        BLOCK_C=config.lanes * config.num_warps,
+        GROUPS=config.num_warps,
+        BLOCK_C=config.lanes,
         GRAIN=grain,
     )
     return kernels.weight_grad_kernel, constants, config.num_warps, dtype, None

@@ -1,6 +1,7 @@
 """Recipes train, test and refuse, in this process and on tiny data."""
 
-import fcntl
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,6 +9,13 @@ from recipe_runs import EXACT, arguments, losses, run_here
 
 from speechbrain_triton.runs import read_run
 
+HOLD_LOCK = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
 ON_GPU = torch.cuda.is_available()
 
 
@@ -240,9 +248,14 @@ def test_two_processes_do_not_train_in_one_folder(
     corpus, tmp_path, monkeypatch, capsys
 ):
     argv = arguments(corpus, tmp_path, training_steps=1)
-    with open(tmp_path / ".lock0", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert run_here(argv, monkeypatch) == 2
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, tmp_path / ".lock0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"locked\n"
+    assert run_here(argv, monkeypatch) == 2
+    holder.communicate()
     assert "another process is working in" in capsys.readouterr().err
     assert run_here(argv, monkeypatch) == 0
     log = (tmp_path / "log.txt").read_text()

@@ -23,6 +23,7 @@ LENGTHS = (
     "n_tiles",
     "tiles_per_row",
     "tiles_per_program",
+    "tiles_per_group",
     "pad",
     "shift",
     "chunk",
@@ -108,7 +109,7 @@ def weight_grad_kernel(
     T_out,
     n_tiles,
     tiles_per_row,
-    tiles_per_program,
+    tiles_per_group,
     pad,
     shift,
     chunk,
@@ -117,24 +118,29 @@ def weight_grad_kernel(
     C: tl.constexpr,
     K: tl.constexpr,
     TILE: tl.constexpr,
+    GROUPS: tl.constexpr,
     BLOCK_C: tl.constexpr,
     GRAIN: tl.constexpr,
 ):
     """partial[p, k] = sum over p's tiles of dy[t] x[t + k - pad].
 
-    Row K of a partial sum is that of dy alone, for the bias. partial is
-    (P, K + 1, C) float32.
+    Row K of a partial sum is that of dy alone, for the bias. Each of a
+    program's GROUPS walks tiles of its own (a warp each, where BLOCK_C fills
+    one); they are added before the store. Even a single group pays: without
+    its axis the compiler spills registers. partial is (P, K + 1, C) float32.
     """
-    offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)  # [BLOCK_C]
-    mask_c = offs_c < C
+    offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    mask_c = offs_c < C  # [1, BLOCK_C]
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
+    first = group * tiles_per_group  # [GROUPS, 1]
 
     acc = ()
     for _ in tl.static_range(K):
-        acc = acc + (tl.zeros([BLOCK_C], dtype=tl.float32),)
-    acc_bias = tl.zeros([BLOCK_C], dtype=tl.float32)
-    first = tl.program_id(0) * tiles_per_program
-    last = tl.minimum(first + tiles_per_program, n_tiles)
-    for tile in range(first, last):
+        acc = acc + (tl.zeros([GROUPS, BLOCK_C], dtype=tl.float32),)
+    acc_bias = tl.zeros([GROUPS, BLOCK_C], dtype=tl.float32)
+    for i in range(tiles_per_group):
+        tile = first + i
+        live = mask_c & (tile < n_tiles)
         b = (tile // tiles_per_row).to(tl.int64)
         t0 = (tile % tiles_per_row) * TILE
         s0 = t0 - pad
@@ -143,21 +149,22 @@ def weight_grad_kernel(
         grads = ()
         dy_row = dy_ptr + (b * rows_yb + t0) * C + offs_c
         for o in tl.static_range(TILE):
-            mask = mask_c & (t0 + o < T_out)
+            mask = live & (t0 + o < T_out)
             dy = _load_row(dy_row, o, mask, C)
             acc_bias += dy
             grads = grads + (dy,)
 
         x_row = x_ptr + (b * rows_xb + s0) * C + offs_c
         for r in tl.static_range(TILE + K - 1):
-            mask = mask_c & _within(s0 + r, T_in)
+            mask = live & _within(s0 + r, T_in)
             x = _load_row(x_row, r, mask, C)
             acc = _gather_row(acc, x, grads, bounds, r, K, TILE, GRAIN)
 
+    offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     out = partial_ptr + tl.program_id(0).to(tl.int64) * (K + 1) * C + offs_c
     for k in tl.static_range(K):
-        tl.store(out + k * C, acc[k], mask=mask_c)
-    tl.store(out + K * C, acc_bias, mask=mask_c)
+        tl.store(out + k * C, tl.sum(acc[k], axis=0), mask=offs_c < C)
+    tl.store(out + K * C, tl.sum(acc_bias, axis=0), mask=offs_c < C)
 
 
 @_jit

@@ -165,13 +165,12 @@ def launch_weight_grad(
 
     x, dy = _rows(x), _rows(dy)
     config = GRAD if K < MANY_TAPS else GRAD_MANY_TAPS
-    block = config.lanes * config.num_warps
+    block, groups = config.lanes, config.num_warps
     tiles_per_row = cdiv(geometry.T_out, config.tile)
     n_tiles = B * tiles_per_row
     n_blocks = cdiv(C, block)
-    warps = n_tiles * n_blocks * config.num_warps
-    tiles_per_program = cdiv(warps, GRAD_WARPS)
-    n_partials = cdiv(n_tiles, tiles_per_program)
+    tiles_per_group = cdiv(n_tiles * n_blocks, GRAD_WARPS)
+    n_partials = cdiv(n_tiles, tiles_per_group * groups)
     partial = torch.empty(
         (n_partials, K + 1, C), dtype=torch.float32, device=x.device
     )
@@ -183,7 +182,7 @@ def launch_weight_grad(
             geometry.T_out,
             n_tiles,
             tiles_per_row,
-            tiles_per_program,
+            tiles_per_group,
             geometry.pad,
             geometry.shift,
             geometry.chunk,
@@ -194,6 +193,7 @@ def launch_weight_grad(
             C,
             K,
             config.tile,
+            groups,
             block,
             _grain(config.tile, geometry, False),
         ),
