@@ -41,19 +41,16 @@ def check_choice(flag: str, value: object, allowed: Sequence[str]) -> None:
         raise ValueError(f"{flag}={value!r} is not one of {names}.")
 
 
-@functools.cache
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+
+
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter (``TRITON_INTERPRET=1``).
 
-    Triton decides this when a kernel is defined, so the answer is read once,
-    just before the first kernel is imported.
+    Triton decides this when a kernel is defined: the variable has to be set
+    before the first kernel runs.
     """
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-@functools.cache
-def _triton_installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def triton_obstacle(
@@ -78,7 +75,7 @@ def triton_obstacle(
     >>> triton_obstacle(torch.device("meta"))
     'the tensors are on a meta device'
     """
-    if not _triton_installed():
+    if not TRITON_INSTALLED:
         return "the package triton is not installed"
     if dtype is torch.float64:
         return "the kernels accumulate in float32 and the tensors are float64"
@@ -94,6 +91,9 @@ def triton_obstacle(
         return ON_CPU
     if device.type != "cuda":
         return f"the tensors are on a {device.type} device"
+    if torch.compiler.is_compiling():
+        # It cannot trace what is remembered from call to call.
+        return None
     if dtype is torch.bfloat16 and _lacks_bfloat16(device.index):
         return "bfloat16 kernels need compute capability 8.0 or newer"
     return None
@@ -119,7 +119,9 @@ def autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
     torch.bfloat16
     """
     device = x.device.type
-    if not torch.amp.is_autocast_available(device):
+    # torch.compile, which cannot ask, compiles for devices that have autocast.
+    compiling = torch.compiler.is_compiling()
+    if not (compiling or torch.amp.is_autocast_available(device)):
         return None
     if not torch.is_autocast_enabled(device) or x.dtype is torch.float64:
         return None
@@ -185,7 +187,12 @@ def use_triton(
     return False
 
 
-@functools.cache
 def log_once(message: str) -> None:
     """Log a message at level INFO the first time it comes up."""
+    if not torch.compiler.is_compiling():
+        _log_first(message)
+
+
+@functools.cache
+def _log_first(message: str) -> None:
     logger.info(message)

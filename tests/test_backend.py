@@ -9,7 +9,6 @@ from speechbrain_triton import backend
 from speechbrain_triton.backend import (
     autocast_dtype,
     check_choice,
-    log_once,
     triton_obstacle,
     use_triton,
 )
@@ -22,18 +21,18 @@ def machine(monkeypatch):
     """Pretend to be a machine: whether Triton is there and what it can do."""
 
     def pretend(installed=True, interpreted=False, capability=(9, 0), hip=None):
-        monkeypatch.setattr(backend, "_triton_installed", lambda: installed)
+        monkeypatch.setattr(backend, "TRITON_INSTALLED", installed)
         monkeypatch.setattr(backend, "interpreted", lambda: interpreted)
         monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(
             torch.cuda, "get_device_capability", lambda index: capability
         )
 
-    backend._lacks_bfloat16.cache_clear()
-    log_once.cache_clear()
+    for cache in (backend._lacks_bfloat16, backend._log_first):
+        cache.cache_clear()
     yield pretend
-    backend._lacks_bfloat16.cache_clear()
-    log_once.cache_clear()
+    for cache in (backend._lacks_bfloat16, backend._log_first):
+        cache.cache_clear()
 
 
 @pytest.mark.parametrize("value", ["auto", "triton", "torch"])

@@ -1,4 +1,9 @@
-"""The second half of a sum over rows: add up what programs left."""
+"""Sums over rows, in two steps and without atomics.
+
+Each program of a kernel adds up its own rows and leaves a partial sum; one
+more kernel adds the partial sums in a fixed order, for all kernels of a
+backward pass at once.
+"""
 
 import torch
 import triton
@@ -33,23 +38,42 @@ def sum_partials_kernel(
 # that the order of a sum does not depend on the card.
 ROW_PROGRAMS = 528
 
+# Rows that a program takes at a time, at most: its share is a multiple.
+ROW_TILE = 4
+
 _sum_partials = Launcher(sum_partials_kernel)
 
 
-def sum_partials(partial: torch.Tensor) -> torch.Tensor:
-    """Sum partial results deterministically, without atomics.
+class ColumnSums:
+    """Room for the column sums that several kernels take over the same rows.
 
     Arguments
     ---------
-    partial : torch.Tensor
-        (P, N) float32, contiguous.
-
-    Returns
-    -------
-    torch.Tensor
-        (N,) float32.
+    n_rows : int
+        Rows that are summed over, at least 1.
+    width : int
+        Sums in all; each kernel fills columns of its own.
+    device : torch.device
+        Where the rows are.
     """
-    P, N = partial.shape
-    total = partial.new_empty(N)
-    _sum_partials((cdiv(N, 32), 1), (partial, total), (P,), (N, 32, 32), 4)
-    return total
+
+    def __init__(self, n_rows: int, width: int, device: torch.device):
+        tiles = cdiv(n_rows, ROW_TILE)
+        self.rows_per_program = ROW_TILE * cdiv(tiles, ROW_PROGRAMS)
+        self.programs = cdiv(n_rows, self.rows_per_program)
+        self.width = width
+        self.partial = torch.empty(
+            (self.programs, width), dtype=torch.float32, device=device
+        )
+
+    def total(self) -> torch.Tensor:
+        """Add up the programs' sums: (width,) float32."""
+        total = self.partial.new_empty(self.width)
+        _sum_partials(
+            (cdiv(self.width, 32), 1),
+            (self.partial, total),
+            (self.programs,),
+            (self.width, 32, 32),
+            4,
+        )
+        return total

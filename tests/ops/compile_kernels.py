@@ -23,7 +23,7 @@ from speechbrain_triton.ops.layer_norm import launch as norm_launch
 from speechbrain_triton.ops.reduction import sum_partials_kernel
 
 WIDTH = 512
-PARAMETERS = ("weight_ptr", "bias_ptr", "taps_ptr")
+PARAMETERS = ("weight_ptr", "bias_ptr")
 BINARY = {"cuda": "cubin", "hip": "hsaco"}
 
 
@@ -39,7 +39,7 @@ def jobs(long):
         yield conv(K, False, True, grain, "bf16", "fp32")
         yield conv(K, True, False, grain, "bf16", "fp32")
         yield grad(K, grain, "bf16")
-    yield conv(K, False, False, 0, "bf16", "fp32")
+    yield conv(K, False, False, 0, "bf16", "fp32", context=True)
     for bias in (False, True):
         yield reduction(K, bias, "fp32")
     for dtype in ("fp16", "fp32"):
@@ -53,42 +53,35 @@ def jobs(long):
         yield from norm(activation, "bf16")
     yield reduction_of_sums()
     if long:
-        K = launch.MANY_TAPS
-        yield conv(K, False, True, 1, "bf16", "fp32")
-        yield grad(K, 1, "bf16")
+        for K in (launch.MAX_PACKED_TAPS, launch.MAX_PACKED_TAPS + 1):
+            yield conv(K, False, True, 0, "bf16", "fp32")
+            yield grad(K, 0, "bf16")
 
 
-def conv(K, transposed, bias, grain, dtype, weight_dtype):
-    config = launch.CONV if K < launch.MANY_TAPS else launch.CONV_MANY_TAPS
+def conv(K, transposed, bias, grain, dtype, weight_dtype, context=False):
     constants = dict(
-        C=WIDTH,
-        K=K,
-        TILE=config.tile,
-        BLOCK_C=config.lanes * config.num_warps,
+        **depthwise(K, grain, dtype),
         TRANSPOSED=transposed,
         HAS_BIAS=bias,
-        GRAIN=grain,
+        HAS_CONTEXT=context,
     )
-    return (
-        kernels.conv_kernel,
-        constants,
-        config.num_warps,
-        dtype,
-        weight_dtype,
-    )
+    return kernels.conv_kernel, constants, 1, dtype, weight_dtype
 
 
 def grad(K, grain, dtype):
-    config = launch.GRAD if K < launch.MANY_TAPS else launch.GRAD_MANY_TAPS
-    constants = dict(
+    constants = depthwise(K, grain, dtype)
+    return kernels.weight_grad_kernel, constants, 1, dtype, None
+
+
+def depthwise(K, grain, dtype):
+    return dict(
         C=WIDTH,
         K=K,
-        TILE=config.tile,
-        GROUPS=config.num_warps,
-        BLOCK_C=config.lanes,
+        TILE=launch._tile(K),
+        LANES=launch.LANES,
+        PACK=1 if dtype == "fp32" or K > launch.MAX_PACKED_TAPS else 2,
         GRAIN=grain,
     )
-    return kernels.weight_grad_kernel, constants, config.num_warps, dtype, None
 
 
 def reduction(K, bias, dtype):
@@ -101,7 +94,15 @@ def norm(activation, dtype):
     constants = dict(C=WIDTH, ROWS=rows, BLOCK_C=WIDTH, ACTIVATION=activation)
     yield norm_kernels.layer_norm_kernel, constants, 1, dtype, "fp32"
     constants["ROWS"] = norm_launch.BACKWARD_TILE // WIDTH
-    yield norm_kernels.layer_norm_grad_kernel, constants, 4, dtype, "fp32"
+    for extra in (False, True):
+        grad = dict(COLUMN=WIDTH, WIDTH=7 * WIDTH, HAS_EXTRA=extra)
+        yield (
+            norm_kernels.layer_norm_grad_kernel,
+            constants | grad,
+            4,
+            dtype,
+            "fp32",
+        )
 
 
 def glu(dtype):
@@ -110,6 +111,8 @@ def glu(dtype):
             C=WIDTH,
             ROWS=block_launch.ROWS,
             BLOCK_C=block_launch.MAX_BLOCK,
+            COLUMN=2 * WIDTH,
+            WIDTH=7 * WIDTH,
             HAS_BIAS=bias,
         )
         for kernel in (block_kernels.glu_kernel, block_kernels.glu_grad_kernel):
@@ -139,6 +142,10 @@ def compile_one(target, kernel, constants, num_warps, dtype, weight_dtype):
         if kernel is kernels.reduce_partials_kernel:
             absent = ("dbias_ptr",)
         constants = {**constants, **dict.fromkeys(absent)}
+    if not constants.get("HAS_CONTEXT", True):
+        constants = {**constants, "context_ptr": None}
+    if not constants.get("HAS_EXTRA", True):
+        constants = {**constants, "extra_ptr": None}
     constants = {n: v for n, v in constants.items() if n in names}
 
     def signature(name):

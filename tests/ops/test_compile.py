@@ -86,7 +86,7 @@ def test_every_kernel_becomes_machine_code(compiled):
 @pytest.mark.parametrize("compiled", [TARGETS[0]], indirect=True)
 def test_nothing_spills_on_hopper(compiled):
     taps = {row["constants"].get("K") for row in compiled}
-    assert taps > {31, 33}
+    assert taps >= {31, 33, 34}
     for row in compiled:
         assert row["stack"] == row["local"] == 0, row
         assert row["reg"] > 0

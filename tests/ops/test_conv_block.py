@@ -58,7 +58,7 @@ def assert_block_is_right(tensors, launches, **options):
         "reduce_partials_kernel": 1,
         "layer_norm_kernel": 1,
         "layer_norm_grad_kernel": 1,
-        "sum_partials_kernel": 2 if "glu_bias" in tensors else 1,
+        "sum_partials_kernel": 1,
     }
     assert_as_exact_as_stock(
         ours,

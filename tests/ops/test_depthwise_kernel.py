@@ -17,6 +17,7 @@ from speechbrain_triton.ops.depthwise_conv1d import (
     depthwise_conv1d_reference,
     launch,
 )
+from speechbrain_triton.ops.launcher import Launcher
 
 ALL_KERNELS = {
     "conv_kernel": 2,  # forward and transposed
@@ -110,15 +111,143 @@ def test_kernel_is_right_across_channel_blocks(C, K, device, launches):
     assert_kernel_is_right(tensors, launches, chunk_size=4)
 
 
-@pytest.mark.parametrize("warps", [1, 8])
-@pytest.mark.parametrize("chunk_size", [None, 5])
-def test_kernel_is_right_with_several_tiles_a_program(
-    chunk_size, warps, device, launches, monkeypatch
+@pytest.mark.parametrize(
+    ("B", "T", "warps", "chunk_size"),
+    [
+        (1, 75, 2, None),  # two spans, of three tiles and of two
+        (2, 37, 4, 5),
+        (1, 37, 1000, 8),  # a span for every tile
+        (5, 21, 2, None),  # three utterances a program, then two
+        (5, 21, 2, 8),
+        (7, 3, 1, 2),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_kernel_is_right_however_the_batch_is_split(
+    B, T, warps, chunk_size, dtype, device, launches, monkeypatch
 ):
-    monkeypatch.setattr(launch, "CONV_WARPS", warps)
-    monkeypatch.setattr(launch, "GRAD_WARPS", warps)
-    tensors = inputs(3, 21, 24, 3, device=device)
+    monkeypatch.setattr(launch, "WARPS", warps)
+    tensors = inputs(B, T, 24, 7, dtype=dtype, device=device)
     assert_kernel_is_right(tensors, launches, chunk_size=chunk_size)
+
+
+@pytest.mark.parametrize("B", [1, 3, 40, 700, 5000])
+@pytest.mark.parametrize("T", [1, 16, 17, 400, 4001])
+@pytest.mark.parametrize("n_blocks", [1, 3, 8])
+def test_split_covers_the_batch_with_about_as_many_warps_as_asked(
+    n_blocks, T, B
+):
+    split = launch._split(B, T, n_blocks, launch.TILE)
+    frames = split.frames_per_span
+    assert frames % launch.TILE == 0
+    assert (split.spans_per_row - 1) * frames < T
+    assert split.spans_per_row * frames >= T
+    assert split.spans_per_program == 1 or split.spans_per_row == 1
+    programs = B * split.spans_per_row / split.spans_per_program
+    assert programs * n_blocks <= 1.5 * launch.WARPS
+    if split.spans_per_program > 1:
+        assert programs * n_blocks >= 0.6 * launch.WARPS
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("C", "aligned"), [(24, True), (24, False), (25, True), (25, False)]
+)
+def test_kernel_is_right_for_words_that_are_not_aligned(
+    C, aligned, dtype, device, launches, monkeypatch
+):
+    """Channels are loaded two at a time only where all tensors allow it."""
+    tensors = inputs(2, 19, C, 7, dtype=dtype, device=device)
+    if not aligned:
+        tensors["x"] = shifted_by_an_element(tensors["x"])
+    packs = []
+    start = Launcher.__call__
+
+    def note(self, grid, pointers, numbers, constants, *args):
+        if self.kernel.fn.__name__ != "reduce_partials_kernel":
+            packs.append(constants[4])
+        start(self, grid, pointers, numbers, constants, *args)
+
+    monkeypatch.setattr(Launcher, "__call__", note)
+    assert_kernel_is_right(tensors, launches, chunk_size=8)
+    # Forward, the gradient of x (of dy alone), and that of weight.
+    assert packs == [
+        2 if C == 24 and a else 1 for a in (aligned, True, aligned)
+    ]
+
+
+def shifted_by_an_element(tensor):
+    """The same values, off the alignment by one element."""
+    buffer = tensor.new_zeros(tensor.numel() + 1)
+    return buffer[1:].view(tensor.shape).copy_(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("T", "K", "frames", "padding", "chunk_size"),
+    [
+        (T, K, frames, padding, chunk_size)
+        for T, K, frames in (
+            *((4, 7, frames) for frames in (1, 3, 9)),
+            (5, 6, 2),
+            (33, 31, 5),
+        )
+        for padding, chunk_size in (
+            ("same", None),
+            ("same", 3),
+            ("same", 8),
+            ("causal", None),
+        )
+    ],
+)
+def test_left_context_is_read_in_place_where_no_gradient_is_needed(
+    T, K, frames, padding, chunk_size, dtype, device, launches, monkeypatch
+):
+    tensors = inputs(
+        2, T, 24, K, dtype=dtype, device=device, left_context=frames
+    )
+    options = dict(padding=padding, chunk_size=chunk_size)
+    leaf = tensors["weight"].clone().requires_grad_()
+    copied = depthwise_conv1d(
+        **{**tensors, "weight": leaf}, backend="triton", **options
+    )
+
+    def no_copy(*args, **kwargs):
+        raise AssertionError("the left context was copied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "cat", no_copy)
+        y = depthwise_conv1d(**tensors, backend="triton", **options)
+        with torch.no_grad():
+            again = depthwise_conv1d(
+                **{**tensors, "weight": leaf}, backend="triton", **options
+            )
+    assert launches == {"conv_kernel": 3}
+    assert torch.equal(y, again)
+    # Tiles begin elsewhere than in the copy, the order of a sum is the same.
+    assert torch.equal(y, copied)
+    assert_as_exact_as_stock(
+        {"y": y},
+        {"y": depthwise_conv1d_reference(**tensors, **options)},
+        {"y": oracle(**doubles(tensors), **options)},
+    )
+
+
+def test_left_context_may_be_the_end_of_a_longer_buffer(device, launches):
+    """As a streaming state, of any strides and off the alignment."""
+    tensors = inputs(2, 5, 24, 7, dtype=torch.float16, device=device)
+    buffer = torch.randn(2, 11, 24, device=device).half()
+    whole = torch.cat((buffer, tensors["x"]), dim=1)
+    exact = oracle(**{**doubles(tensors), "x": whole.double()})[:, 11:]
+    for context in (
+        buffer,
+        buffer[:, -4:],
+        buffer[:, -3:].mT.contiguous().mT,
+        shifted_by_an_element(buffer),
+    ):
+        y = depthwise_conv1d(**tensors, left_context=context, backend="triton")
+        assert relative_error(y, exact) < 1e-3
+    assert launches == {"conv_kernel": 4}
 
 
 def test_reduction_is_right_over_more_partial_sums_than_a_block(

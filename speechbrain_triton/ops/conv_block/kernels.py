@@ -39,11 +39,13 @@ def glu_grad_kernel(
     C: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    COLUMN: tl.constexpr,
+    WIDTH: tl.constexpr,
     HAS_BIAS: tl.constexpr,
 ):
     """dh, g once more, and each program's column sums of dh for the bias.
 
-    partial is (P, 2 C) float32.
+    The sums go to a row of partial (P, WIDTH), from COLUMN on.
     """
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     sum_a = tl.zeros([ROWS, BLOCK_C], dtype=tl.float32)
@@ -69,7 +71,8 @@ def glu_grad_kernel(
 
     if HAS_BIAS:
         offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-        out = partial_ptr + tl.program_id(0).to(tl.int64) * 2 * C + offs_c
+        row = tl.program_id(0).to(tl.int64)
+        out = partial_ptr + row * WIDTH + COLUMN + offs_c
         tl.store(out, tl.sum(sum_a, axis=0), mask=offs_c < C)
         tl.store(out + C, tl.sum(sum_b, axis=0), mask=offs_c < C)
 

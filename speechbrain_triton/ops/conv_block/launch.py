@@ -1,4 +1,6 @@
-"""Launchers of the gated linear unit."""
+"""Launchers of the gated linear unit, and of the block around it."""
+
+from typing import NamedTuple
 
 import torch
 
@@ -6,8 +8,17 @@ from speechbrain_triton.ops.conv_block.kernels import (
     glu_grad_kernel,
     glu_kernel,
 )
+from speechbrain_triton.ops.depthwise_conv1d.geometry import Geometry
+from speechbrain_triton.ops.depthwise_conv1d.launch import (
+    launch_conv,
+    launch_weight_grad,
+)
 from speechbrain_triton.ops.launcher import Launcher
-from speechbrain_triton.ops.reduction import ROW_PROGRAMS, sum_partials
+from speechbrain_triton.ops.layer_norm.launch import (
+    launch_layer_norm,
+    launch_layer_norm_grad,
+)
+from speechbrain_triton.ops.reduction import ColumnSums
 from speechbrain_triton.ops.sizes import cdiv, next_power_of_2
 
 _glu = Launcher(glu_kernel)
@@ -45,38 +56,142 @@ def launch_glu(h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
 
 
 def launch_glu_grad(
-    dg: torch.Tensor, h: torch.Tensor, bias: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Gradients of h and bias; g is computed anew on the way.
+    dg: torch.Tensor,
+    h: torch.Tensor,
+    bias: torch.Tensor | None,
+    sums: ColumnSums,
+    column: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradient of h, and g anew; the bias's gradient goes to ``sums``.
+
+    Arguments
+    ---------
+    dg : torch.Tensor
+        (B, T, C), contiguous, not empty.
+    h : torch.Tensor
+        (B, T, 2 C).
+    bias : torch.Tensor, optional
+        (2 C,).
+    sums : ColumnSums
+        Over the rows of h: takes the gradient of the bias (2 C).
+    column : int
+        Where in ``sums`` it begins.
 
     Returns
     -------
     tuple of torch.Tensor
-        dh (B, T, 2 C), g (B, T, C), both in h's dtype, and dbias (2 C,) in
-        float32 or None.
+        dh (B, T, 2 C) and g (B, T, C), both in h's dtype.
     """
     B, T, C = dg.shape
     h = h.contiguous()
     bias = None if bias is None else bias.contiguous()
     dh, g = torch.empty_like(h), torch.empty_like(dg)
-    if dg.numel() == 0:
-        dbias = None if bias is None else torch.zeros(2 * C, device=h.device)
-        return dh, g, dbias
     block = min(MAX_BLOCK, next_power_of_2(C))
-    n_blocks = cdiv(C, block)
-    steps = cdiv(B * T * n_blocks, ROW_PROGRAMS * ROWS)
-    programs = cdiv(B * T, steps * ROWS)
-    partial = None
-    if bias is not None:
-        partial = torch.empty(
-            (programs, 2 * C), dtype=torch.float32, device=h.device
-        )
     _glu_grad(
-        (programs, n_blocks),
-        (dg, h, bias, dh, g, partial),
-        (B * T, steps * ROWS),
-        (C, ROWS, block, bias is not None),
+        (sums.programs, cdiv(C, block)),
+        (dg, h, bias, dh, g, sums.partial),
+        (B * T, sums.rows_per_program),
+        (C, ROWS, block, column, sums.width, bias is not None),
         NUM_WARPS,
     )
-    dbias = None if bias is None else sum_partials(partial)
-    return dh, g, dbias
+    return dh, g
+
+
+class BlockParameters(NamedTuple):
+    """Parameters of the block, in any floating dtype; biases may be None."""
+
+    weight: torch.Tensor  # (C, 1, K)
+    bias: torch.Tensor | None  # (C,)
+    norm_weight: torch.Tensor  # (C,)
+    norm_bias: torch.Tensor  # (C,)
+    glu_bias: torch.Tensor | None  # (2 C,)
+
+
+class BlockOptions(NamedTuple):
+    """What a block does besides its parameters."""
+
+    geometry: Geometry
+    eps: float
+    activation: str
+
+
+def launch_block(
+    h: torch.Tensor, parameters: BlockParameters, options: BlockOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gate h, convolve, normalise, activate.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        The result and the convolution's output u, both (B, T_out, C) in h's
+        dtype. Backward needs h and u: 3 C elements a frame, 6 C bytes in half
+        precision. The gated g and the normalised u are cheaper to compute
+        again than to keep.
+    """
+    weight, bias, norm_weight, norm_bias, glu_bias = parameters
+    geometry, eps, activation = options
+    g = launch_glu(h, glu_bias)
+    u = launch_conv(g, weight, bias, geometry)
+    z = launch_layer_norm(u, norm_weight, norm_bias, eps, activation, u.dtype)
+    return z, u
+
+
+def launch_block_grad(
+    dz: torch.Tensor,
+    h: torch.Tensor,
+    u: torch.Tensor,
+    parameters: BlockParameters,
+    options: BlockOptions,
+    sums: ColumnSums,
+    column: int = 0,
+    extra: torch.Tensor | None = None,
+    convolution: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of the block.
+
+    Arguments
+    ---------
+    dz : torch.Tensor
+        Gradient of the result, not empty.
+    h, u : torch.Tensor
+        The input, and the convolution's output.
+    parameters : BlockParameters
+        As in forward.
+    options : BlockOptions
+        As in forward.
+    sums : ColumnSums
+        Over the rows of h: takes the gradients of glu_bias (2 C),
+        norm_weight (C), norm_bias (C) and, if given, the column sums of
+        ``extra`` (C).
+    column : int
+        Where in ``sums`` they begin.
+    extra : torch.Tensor, optional
+        (B, T_out, C).
+    convolution : bool
+        Whether the gradients of weight and bias are wanted.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Gradients of h, weight and bias, in their dtypes.
+    """
+    weight, bias, norm_weight, norm_bias, glu_bias = parameters
+    geometry, eps, activation = options
+    C = u.shape[2]
+    du = launch_layer_norm_grad(
+        u,
+        norm_weight,
+        norm_bias,
+        dz,
+        eps,
+        activation,
+        sums,
+        column + 2 * C,
+        extra,
+    )
+    dg = launch_conv(du, weight, None, geometry, transposed=True)
+    dh, g = launch_glu_grad(dg, h, glu_bias, sums, column)
+    if not convolution:
+        return dh, None, None
+    dweight, dbias = launch_weight_grad(g, du, weight, bias, geometry)
+    return dh, dweight, dbias

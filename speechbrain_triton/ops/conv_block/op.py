@@ -1,15 +1,13 @@
-"""The convolution block: autograd and the public function."""
-
-from functools import partial
+"""The convolution block: the public function."""
 
 import torch
 
 from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.ops.conv_block.autograd import run_conv_block
 from speechbrain_triton.ops.conv_block.reference import conv_block_reference
 from speechbrain_triton.ops.depthwise_conv1d.op import (
     as_autocast,
     check_arguments,
-    geometry_of,
     taps_obstacle,
 )
 from speechbrain_triton.ops.layer_norm.op import (
@@ -17,85 +15,6 @@ from speechbrain_triton.ops.layer_norm.op import (
     check_vector,
 )
 from speechbrain_triton.ops.layer_norm.reference import ACTIVATIONS
-from speechbrain_triton.ops.twin import gradients_by_twin
-
-
-class _ConvBlock(torch.autograd.Function):
-    # For backward h and the convolution's output u are kept: 3 C elements a
-    # frame, 6 C bytes in half precision. The gated g and the normalised u
-    # are cheaper to compute again than to keep.
-    @staticmethod
-    def forward(
-        ctx, h, weight, bias, norm_weight, norm_bias, glu_bias, options
-    ):
-        from speechbrain_triton.ops.conv_block.launch import launch_glu
-        from speechbrain_triton.ops.depthwise_conv1d import launch
-        from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm
-
-        K = weight.shape[2]
-        geometry = geometry_of(
-            h.shape[1], K, options["padding"], options["chunk_size"]
-        )
-        taps = launch.taps_of(weight)
-        g = launch_glu(h, glu_bias)
-        u = launch.launch_conv(g, taps, bias, geometry)
-        z = launch_layer_norm(
-            u,
-            norm_weight,
-            norm_bias,
-            options["eps"],
-            options["activation"],
-            u.dtype,
-        )
-        ctx.save_for_backward(
-            h, weight, bias, norm_weight, norm_bias, glu_bias, u
-        )
-        ctx.taps, ctx.geometry, ctx.options = taps, geometry, options
-        return z
-
-    @staticmethod
-    def backward(ctx, dz):
-        from speechbrain_triton.ops.conv_block.launch import launch_glu_grad
-        from speechbrain_triton.ops.depthwise_conv1d import launch
-        from speechbrain_triton.ops.layer_norm.launch import (
-            launch_layer_norm_grad,
-        )
-
-        *inputs, u = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            twin = partial(conv_block_reference, **ctx.options)
-            needed = ctx.needs_input_grad[:6]
-            return *gradients_by_twin(twin, inputs, needed, dz), None
-
-        h, weight, bias, norm_weight, norm_bias, glu_bias = inputs
-        du, dnorm_weight, dnorm_bias = launch_layer_norm_grad(
-            u,
-            norm_weight,
-            norm_bias,
-            dz,
-            ctx.options["eps"],
-            ctx.options["activation"],
-        )
-        dg = launch.launch_conv(
-            du, ctx.taps, None, ctx.geometry, transposed=True
-        )
-        dh, g, dglu_bias = launch_glu_grad(dg, h, glu_bias)
-        dweight = dbias = None
-        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            dweight, dbias = launch.launch_weight_grad(
-                g, du, weight, bias, ctx.geometry
-            )
-        if glu_bias is not None:
-            dglu_bias = dglu_bias.to(glu_bias.dtype)
-        return (
-            dh,
-            dweight,
-            dbias,
-            dnorm_weight.to(norm_weight.dtype),
-            dnorm_bias.to(norm_bias.dtype),
-            dglu_bias,
-            None,
-        )
 
 
 def conv_block(
@@ -195,4 +114,4 @@ def conv_block(
     obstacle = taps_obstacle(weight) or channels_obstacle(C)
     if not use_triton(backend, "conv_block", h.device, h.dtype, obstacle):
         return conv_block_reference(*inputs, **options)
-    return _ConvBlock.apply(*inputs, options)
+    return run_conv_block(*inputs, **options)

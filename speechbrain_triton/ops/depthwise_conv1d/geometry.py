@@ -23,3 +23,19 @@ class Geometry(NamedTuple):
             pad=self.pad - context,
             shift=self.shift + context,
         )
+
+
+def geometry_of(
+    T: int, K: int, padding: str, chunk_size: int | None
+) -> Geometry:
+    """How T output frames, fewer for "valid", lie over the input's.
+
+    A single chunk is full context.
+    """
+    return Geometry(
+        T_in=T,
+        T_out=T - K + 1 if padding == "valid" else T,
+        pad={"same": (K - 1) // 2, "causal": K - 1, "valid": 0}[padding],
+        shift=0,
+        chunk=0 if chunk_size is None or chunk_size >= T else int(chunk_size),
+    )

@@ -19,47 +19,58 @@ _weight_grad = Launcher(weight_grad_kernel)
 _reduce_partials = Launcher(reduce_partials_kernel)
 
 
-class Config(NamedTuple):
-    """Launch shape of the row-walking kernels.
+# Words of a row that a program holds, as one warp, and output rows. More taps
+# than MAX_TILED_TAPS do not fit into registers, whatever the tile: a smaller
+# one halves the time to compile.
+LANES = 32
+TILE = 16
+MAX_TILED_TAPS = 64
 
-    ``tile`` output rows are held at a time, ``lanes`` channels by each warp.
-    """
+# With more taps, two channels a thread do not fit into its registers.
+MAX_PACKED_TAPS = 33
 
-    tile: int
-    lanes: int
-    num_warps: int
-
-
-# 64 channels a warp make 4-byte loads of bfloat16 and fill 128 registers of a
-# thread at K=31; with more taps a thread must be content with one channel.
-CONV = Config(tile=16, lanes=64, num_warps=4)
-CONV_MANY_TAPS = Config(tile=16, lanes=32, num_warps=4)
-GRAD = Config(tile=16, lanes=64, num_warps=1)
-GRAD_MANY_TAPS = Config(tile=16, lanes=32, num_warps=1)
-MANY_TAPS = 33
-
-# Warps that a launch aims at: fewer tiles a program balance the load, more
-# spare loads of the taps (forward) and partial sums (weight gradient). From a
-# sweep on an H200 at (64, 400, 512). Constants, so that the order of a sum
-# does not depend on the card.
-CONV_WARPS = 8192
-GRAD_WARPS = 1440
-
+# Warps that a launch aims at: two for each scheduler of an H200, as many as
+# the weight gradient's registers allow. A constant, so that the order of a
+# sum does not depend on the card. A convolution whose taps take few registers
+# has twice as many: with 9 taps 16.6 us become of 20.3, at 31 taps in float32
+# 35 of 43.
+WARPS = 1056
+FEW_TAPS = 32
 
 GRAINS = (8, 4, 1)
 
 
-def taps_of(weight: torch.Tensor) -> torch.Tensor:
-    """Lay a weight (C, 1, K) out as (K, C), channels contiguous."""
-    return weight.squeeze(1).t().contiguous()
+class Split(NamedTuple):
+    """How the rows of a batch are shared out.
+
+    Utterances are cut into spans of equal length; where they are more than
+    enough, a program of the weight gradient takes several.
+    """
+
+    spans_per_row: int
+    frames_per_span: int
+    spans_per_program: int
+
+
+def _split(B: int, T: int, n_blocks: int, tile: int, share: int = 1) -> Split:
+    tiles = cdiv(T, tile)
+    warps = B * n_blocks
+    spans = min(max(round(share * WARPS / warps), 1), tiles)
+    frames_per_span = cdiv(tiles, spans) * tile
+    return Split(
+        spans_per_row=cdiv(T, frames_per_span),
+        frames_per_span=frames_per_span,
+        spans_per_program=max(round(warps / WARPS), 1),
+    )
 
 
 def launch_conv(
     x: torch.Tensor,
-    taps: torch.Tensor,
+    weight: torch.Tensor,
     bias: torch.Tensor | None,
     geometry: Geometry,
     transposed: bool = False,
+    left_context: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Run the convolution, or its transpose, over (B, T, C).
 
@@ -67,14 +78,17 @@ def launch_conv(
     ---------
     x : torch.Tensor
         (B, T_in, C); transposed, the output's gradient (B, T_out, C).
-    taps : torch.Tensor
-        (K, C) contiguous, of any floating dtype.
+    weight : torch.Tensor
+        (C, 1, K), of any floating dtype and stride.
     bias : torch.Tensor, optional
         (C,), of any floating dtype and stride.
     geometry : Geometry
         Of the forward pass, also when transposed.
     transposed : bool
         Compute the gradient of the input.
+    left_context : torch.Tensor, optional
+        (B, L, C), in x's dtype: the rows before x, in place of zeros. It is
+        no part of the geometry. Not with ``transposed``.
 
     Returns
     -------
@@ -82,49 +96,59 @@ def launch_conv(
         (B, T_out, C), transposed (B, T_in, C), contiguous, in x's dtype.
     """
     B, rows_in, C = x.shape
-    K = taps.shape[0]
+    K = weight.shape[2]
     rows_out = geometry.T_in if transposed else geometry.T_out
-    pad = K - 1 - geometry.pad if transposed else geometry.pad
+    pad, phase = geometry.pad, 0
+    if transposed:
+        pad = K - 1 - pad
+        phase = -geometry.shift % (geometry.chunk or 1)
     y = x.new_empty((B, rows_out, C))
     if y.numel() == 0:
         return y
 
     x = _rows(x)
-    bias = None if bias is None else bias.contiguous()
-    config = CONV if K < MANY_TAPS else CONV_MANY_TAPS
-    if C % (config.lanes * config.num_warps):
-        # Few lanes of a small block are idle.
-        config = config._replace(num_warps=1)
-    block = config.lanes * config.num_warps
-    tiles_per_row = cdiv(rows_out, config.tile)
-    n_tiles = B * tiles_per_row
-    n_blocks = cdiv(C, block)
-    tiles_per_program = cdiv(n_tiles * n_blocks * config.num_warps, CONV_WARPS)
-    grid = (cdiv(n_tiles, tiles_per_program), n_blocks)
+    context = rows_cb = 0
+    if left_context is not None:
+        left_context = _rows(left_context)
+        context, rows_cb = left_context.shape[1], left_context.stride(0) // C
+    pack = _pack(K, x, left_context)
+    n_blocks = cdiv(C, LANES * pack)
+    tile = _tile(K)
+    share = 2 if K * pack < FEW_TAPS else 1
+    split = _split(B, rows_out, n_blocks, tile, share)
     _conv(
-        grid,
-        (x, taps, bias, y),
+        (B * split.spans_per_row, n_blocks),
+        (
+            x,
+            left_context,
+            weight.contiguous(),
+            None if bias is None else bias.contiguous(),
+            y,
+        ),
         (
             rows_in,
             rows_out,
-            n_tiles,
-            tiles_per_row,
-            tiles_per_program,
+            split.spans_per_row,
+            split.frames_per_span,
             pad,
-            geometry.shift,
+            phase,
             geometry.chunk,
+            context,
             x.stride(0) // C,
+            rows_cb,
         ),
         (
             C,
             K,
-            config.tile,
-            block,
+            tile,
+            LANES,
+            pack,
             transposed,
             bias is not None,
-            _grain(config.tile, geometry, transposed),
+            left_context is not None,
+            _grain(tile, geometry, transposed),
         ),
-        config.num_warps,
+        1,
     )
     return y
 
@@ -164,13 +188,12 @@ def launch_weight_grad(
         return dweight.zero_(), None if dbias is None else dbias.zero_()
 
     x, dy = _rows(x), _rows(dy)
-    config = GRAD if K < MANY_TAPS else GRAD_MANY_TAPS
-    block, groups = config.lanes, config.num_warps
-    tiles_per_row = cdiv(geometry.T_out, config.tile)
-    n_tiles = B * tiles_per_row
-    n_blocks = cdiv(C, block)
-    tiles_per_group = cdiv(n_tiles * n_blocks, GRAD_WARPS)
-    n_partials = cdiv(n_tiles, tiles_per_group * groups)
+    pack = _pack(K, x, dy)
+    n_blocks = cdiv(C, LANES * pack)
+    tile = _tile(K)
+    split = _split(B, geometry.T_out, n_blocks, tile)
+    n_spans = B * split.spans_per_row
+    n_partials = cdiv(n_spans, split.spans_per_program)
     partial = torch.empty(
         (n_partials, K + 1, C), dtype=torch.float32, device=x.device
     )
@@ -180,24 +203,15 @@ def launch_weight_grad(
         (
             geometry.T_in,
             geometry.T_out,
-            n_tiles,
-            tiles_per_row,
-            tiles_per_group,
+            n_spans,
+            *split,
             geometry.pad,
-            geometry.shift,
             geometry.chunk,
             x.stride(0) // C,
             dy.stride(0) // C,
         ),
-        (
-            C,
-            K,
-            config.tile,
-            groups,
-            block,
-            _grain(config.tile, geometry, False),
-        ),
-        config.num_warps,
+        (C, K, tile, LANES, pack, _grain(tile, geometry, False)),
+        1,
     )
     _reduce_partials(
         (K + 1, cdiv(C, 32)),
@@ -207,6 +221,10 @@ def launch_weight_grad(
         4,
     )
     return dweight, dbias
+
+
+def _tile(K: int) -> int:
+    return TILE if K <= MAX_TILED_TAPS else TILE // 2
 
 
 def _grain(tile: int, geometry: Geometry, transposed: bool) -> int:
@@ -219,6 +237,13 @@ def _grain(tile: int, geometry: Geometry, transposed: bool) -> int:
     offset = geometry.shift if transposed else 0
     common = math.gcd(tile, geometry.chunk, offset)
     return next(grain for grain in GRAINS if common % grain == 0)
+
+
+def _pack(K: int, x: torch.Tensor, other: torch.Tensor | None) -> int:
+    """Channels that are loaded as one word: 2 where all are aligned so."""
+    address = x.data_ptr() if other is None else x.data_ptr() | other.data_ptr()
+    halves = x.element_size() == 2 and x.shape[2] % 2 == 0
+    return 2 if halves and address % 4 == 0 and K <= MAX_PACKED_TAPS else 1
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Depthwise convolution over time: autograd and the public function."""
+"""Depthwise convolution over time: the public function."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -10,7 +10,8 @@ from speechbrain_triton.backend import (
     check_choice,
     use_triton,
 )
-from speechbrain_triton.ops.depthwise_conv1d.geometry import Geometry
+from speechbrain_triton.ops.depthwise_conv1d.autograd import run_conv
+from speechbrain_triton.ops.depthwise_conv1d.geometry import geometry_of
 from speechbrain_triton.ops.depthwise_conv1d.reference import (
     depthwise_conv1d_reference,
 )
@@ -19,78 +20,6 @@ PADDINGS = ("same", "causal", "valid")
 
 # All taps of a channel are held in registers.
 MAX_TAPS = 128
-
-
-# The convolution is linear in input and weight, and so are its gradients in
-# what they take: each of the three functions below is differentiated by the
-# other two, to any order.
-class _Conv(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, bias, geometry):
-        from speechbrain_triton.ops.depthwise_conv1d import launch
-
-        taps = launch.taps_of(weight)
-        ctx.save_for_backward(x, weight, bias)
-        ctx.taps, ctx.geometry = taps, geometry
-        return launch.launch_conv(x, taps, bias, geometry)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x, weight, bias = ctx.saved_tensors
-        dx = dweight = dbias = None
-        if ctx.needs_input_grad[0]:
-            dx = _InputGrad.apply(dy, weight, ctx.taps, ctx.geometry)
-        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            # Weight and bias only say in what shape and dtype.
-            dweight, dbias = _WeightGrad.apply(
-                x, dy, weight.detach(), bias, ctx.geometry
-            )
-        return dx, dweight, dbias, None
-
-
-class _InputGrad(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, dy, weight, taps, geometry):
-        from speechbrain_triton.ops.depthwise_conv1d import launch
-
-        ctx.save_for_backward(dy, weight)
-        ctx.geometry = geometry
-        return launch.launch_conv(dy, taps, None, geometry, transposed=True)
-
-    @staticmethod
-    def backward(ctx, ddx):
-        dy, weight = ctx.saved_tensors
-        ddy = dweight = None
-        if ctx.needs_input_grad[0]:
-            ddy = _Conv.apply(ddx, weight, None, ctx.geometry)
-        if ctx.needs_input_grad[1]:
-            dweight, _ = _WeightGrad.apply(
-                ddx, dy, weight.detach(), None, ctx.geometry
-            )
-        return ddy, dweight, None, None
-
-
-class _WeightGrad(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, dy, weight, bias, geometry):
-        from speechbrain_triton.ops.depthwise_conv1d import launch
-
-        ctx.save_for_backward(x, dy)
-        ctx.geometry = geometry
-        return launch.launch_weight_grad(x, dy, weight, bias, geometry)
-
-    @staticmethod
-    def backward(ctx, ddweight, ddbias):
-        from speechbrain_triton.ops.depthwise_conv1d import launch
-
-        x, dy = ctx.saved_tensors
-        dx = ddy = None
-        if ctx.needs_input_grad[0]:
-            taps = launch.taps_of(ddweight)
-            dx = _InputGrad.apply(dy, ddweight, taps, ctx.geometry)
-        if ctx.needs_input_grad[1]:
-            ddy = _Conv.apply(x, ddweight, ddbias, ctx.geometry)
-        return dx, ddy, None, None, None
 
 
 def depthwise_conv1d(
@@ -183,11 +112,21 @@ def depthwise_conv1d(
             left_context=left_context,
         )
     geometry = geometry_of(x.shape[1], weight.shape[2], padding, chunk_size)
-    if left_context is not None and geometry.pad > 0:
-        left_context = left_context[:, -geometry.pad :]
-        geometry = geometry.after(left_context.shape[1])
-        x = torch.cat((left_context, x), dim=1)
-    return _Conv.apply(x, weight, bias, geometry)
+    if left_context is None or geometry.pad == 0:
+        return run_conv(x, weight, bias, geometry)
+    left_context = left_context[:, -geometry.pad :]
+    if not _needs_gradients(x, left_context, weight, bias):
+        return run_conv(x, weight, bias, geometry, left_context)
+    # The gradients' kernels know of no context: it becomes part of x.
+    geometry = geometry.after(left_context.shape[1])
+    x = torch.cat((left_context, x), dim=1)
+    return run_conv(x, weight, bias, geometry)
+
+
+def _needs_gradients(*tensors: torch.Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in tensors
+    )
 
 
 def as_autocast(
@@ -225,22 +164,6 @@ def as_autocast(
                 "autocast they must have the same dtype."
             )
     return tuple(inputs.values())
-
-
-def geometry_of(
-    T: int, K: int, padding: str, chunk_size: int | None
-) -> Geometry:
-    """How T output frames, fewer for "valid", lie over the input's.
-
-    A single chunk is full context.
-    """
-    return Geometry(
-        T_in=T,
-        T_out=T - K + 1 if padding == "valid" else T,
-        pad={"same": (K - 1) // 2, "causal": K - 1, "valid": 0}[padding],
-        shift=0,
-        chunk=0 if chunk_size is None or chunk_size >= T else int(chunk_size),
-    )
 
 
 def taps_obstacle(weight: torch.Tensor) -> str | None:

@@ -49,6 +49,7 @@ def layer_norm_grad_kernel(
     bias_ptr,
     dy_ptr,
     dx_ptr,
+    extra_ptr,
     partial_ptr,
     n_rows,
     rows_per_program,
@@ -57,10 +58,15 @@ def layer_norm_grad_kernel(
     ROWS: tl.constexpr,
     BLOCK_C: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    COLUMN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HAS_EXTRA: tl.constexpr,
 ):
     """dx, and each program's sums for dweight and dbias.
 
-    partial is (P, 2, C) float32.
+    The sums go to a row of partial (P, WIDTH), from COLUMN on, and behind them
+    the column sums of extra (n_rows, C): the gradient of some other bias, for
+    the price of reading it.
     """
     offs_c = tl.arange(0, BLOCK_C)[None, :]
     mask_c = offs_c < C
@@ -70,6 +76,7 @@ def layer_norm_grad_kernel(
 
     dweight = tl.zeros([ROWS, BLOCK_C], dtype=tl.float32)
     dbias = tl.zeros([ROWS, BLOCK_C], dtype=tl.float32)
+    dextra = tl.zeros([ROWS, BLOCK_C], dtype=tl.float32)
     first = tl.program_id(0) * rows_per_program
     last = tl.minimum(first + rows_per_program, n_rows)
     for start in range(first, last, ROWS):
@@ -78,6 +85,9 @@ def layer_norm_grad_kernel(
         offs = row.to(tl.int64) * C + offs_c
         x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        if HAS_EXTRA:
+            extra = tl.load(extra_ptr + offs, mask=mask, other=0.0)
+            dextra += extra.to(tl.float32)
         normed, scale = _normalise(x, mask, eps, C)
         dy *= _activation_slope(normed * weight + bias, ACTIVATION)
         dweight += dy * normed
@@ -89,15 +99,21 @@ def layer_norm_grad_kernel(
         tl.store(dx_ptr + offs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
     offs_c = tl.arange(0, BLOCK_C)
-    out = partial_ptr + tl.program_id(0).to(tl.int64) * 2 * C + offs_c
-    tl.store(out, tl.sum(dweight, axis=0), mask=offs_c < C)
-    tl.store(out + C, tl.sum(dbias, axis=0), mask=offs_c < C)
+    mask_c = offs_c < C
+    out = partial_ptr + tl.program_id(0).to(tl.int64) * WIDTH + COLUMN + offs_c
+    tl.store(out, tl.sum(dweight, axis=0), mask=mask_c)
+    tl.store(out + C, tl.sum(dbias, axis=0), mask=mask_c)
+    if HAS_EXTRA:
+        tl.store(out + 2 * C, tl.sum(dextra, axis=0), mask=mask_c)
 
 
 @triton.jit
 def _normalise(x, mask, eps, C: tl.constexpr):
     """Rows with mean 0 and variance 1, and the factor that made it 1."""
-    mean = tl.sum(x, axis=1, keep_dims=True) / C
+    # Rounded to nearest: where all channels are equal, as in padding, the rest
+    # must be zero, or it is blown up to noise.
+    total = tl.sum(x, axis=1, keep_dims=True)
+    mean = tl.div_rn(total, tl.full(total.shape, C, dtype=tl.float32))
     centred = tl.where(mask, x - mean, 0.0)
     variance = tl.sum(centred * centred, axis=1, keep_dims=True) / C
     scale = 1.0 / tl.sqrt(variance + eps)

@@ -7,7 +7,7 @@ from speechbrain_triton.ops.layer_norm.kernels import (
     layer_norm_grad_kernel,
     layer_norm_kernel,
 )
-from speechbrain_triton.ops.reduction import ROW_PROGRAMS, sum_partials
+from speechbrain_triton.ops.reduction import ColumnSums
 from speechbrain_triton.ops.sizes import cdiv, next_power_of_2
 
 _layer_norm = Launcher(layer_norm_kernel)
@@ -60,37 +60,55 @@ def launch_layer_norm_grad(
     dy: torch.Tensor,
     eps: float,
     activation: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weight and bias.
+    sums: ColumnSums,
+    column: int = 0,
+    extra: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Gradient of x; those of weight and bias go to ``sums``.
+
+    Arguments
+    ---------
+    x, dy : torch.Tensor
+        (..., C), with at least one row.
+    weight, bias : torch.Tensor
+        (C,).
+    eps : float
+        Added to the variance.
+    activation : str
+        As in forward.
+    sums : ColumnSums
+        Over the rows of x: takes the gradients of weight and bias (2 C).
+    column : int
+        Where in ``sums`` they begin.
+    extra : torch.Tensor, optional
+        (..., C) of which the column sums are wanted too, behind the others.
 
     Returns
     -------
-    tuple of torch.Tensor
-        dx in x's dtype, dweight and dbias in float32.
+    torch.Tensor
+        Of x's shape and dtype, contiguous.
     """
     x, weight, bias, dy = (t.contiguous() for t in (x, weight, bias, dy))
     C = x.shape[-1]
     dx = torch.empty_like(x)
-    if x.numel() == 0:
-        sums = torch.zeros(2, C, device=x.device)
-        return dx, sums[0], sums[1]
     block = next_power_of_2(C)
     rows = max(1, BACKWARD_TILE // block)
-    n_rows = x.numel() // C
-    steps = cdiv(n_rows, ROW_PROGRAMS * rows)
-    programs = cdiv(n_rows, steps * rows)
-    partial = torch.empty(
-        (programs, 2 * C), dtype=torch.float32, device=x.device
-    )
     _layer_norm_grad(
-        (programs, 1),
-        (x, weight, bias, dy, dx, partial),
-        (n_rows, steps * rows, eps),
-        (C, rows, block, activation),
+        (sums.programs, 1),
+        (x, weight, bias, dy, dx, extra, sums.partial),
+        (x.numel() // C, sums.rows_per_program, eps),
+        (
+            C,
+            rows,
+            block,
+            activation,
+            column,
+            sums.width,
+            extra is not None,
+        ),
         _warps(block, BACKWARD_TILE, 4),
     )
-    sums = sum_partials(partial).view(2, C)
-    return dx, sums[0], sums[1]
+    return dx
 
 
 def _warps(block: int, tile: int, fewest: int) -> int:

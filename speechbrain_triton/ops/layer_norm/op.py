@@ -1,57 +1,16 @@
-"""Layer normalisation: autograd and the public function."""
-
-from functools import partial
+"""Layer normalisation: the public function."""
 
 import torch
 
 from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.ops.layer_norm.autograd import run_layer_norm
 from speechbrain_triton.ops.layer_norm.reference import (
     ACTIVATIONS,
     layer_norm_reference,
 )
-from speechbrain_triton.ops.twin import gradients_by_twin
 
 # A program holds whole rows in registers.
 MAX_CHANNELS = 8192
-
-
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, bias, eps, activation, dtype):
-        from speechbrain_triton.ops.layer_norm import launch
-
-        ctx.save_for_backward(x, weight, bias)
-        ctx.options = eps, activation, dtype
-        return launch.launch_layer_norm(x, weight, bias, *ctx.options)
-
-    @staticmethod
-    def backward(ctx, dy):
-        from speechbrain_triton.ops.layer_norm import launch
-
-        inputs = ctx.saved_tensors
-        eps, activation, dtype = ctx.options
-        if torch.is_grad_enabled():
-            twin = partial(
-                layer_norm_reference,
-                eps=eps,
-                activation=activation,
-                dtype=dtype,
-            )
-            needed = ctx.needs_input_grad[:3]
-            grads = gradients_by_twin(twin, inputs, needed, dy)
-            return *grads, None, None, None
-        x, weight, bias = inputs
-        dx, dweight, dbias = launch.launch_layer_norm_grad(
-            x, weight, bias, dy, eps, activation
-        )
-        return (
-            dx,
-            dweight.to(weight.dtype),
-            dbias.to(bias.dtype),
-            None,
-            None,
-            None,
-        )
 
 
 def layer_norm(
@@ -117,7 +76,7 @@ def layer_norm(
         return layer_norm_reference(
             x, weight, bias, eps=eps, activation=activation, dtype=dtype
         )
-    return _LayerNorm.apply(x, weight, bias, float(eps), activation, dtype)
+    return run_layer_norm(x, weight, bias, float(eps), activation, dtype)
 
 
 def channels_obstacle(C: int) -> str | None:

@@ -1,0 +1,242 @@
+"""The convolution module: forward, backward, and how autograd finds them.
+
+One autograd function for the whole module, since on a fast GPU the host's time
+counts: every function of its own costs about 20 us a step, and every launch
+10. So the two linear layers are here too, and all sums over rows (gradients of
+biases and of the layer norms) share one launch at the end.
+"""
+
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+
+from speechbrain_triton.ops.conv_block.autograd import (
+    block_options,
+    like,
+    run_conv_block,
+    zeros_like,
+)
+from speechbrain_triton.ops.conv_module.reference import (
+    ConvModuleParameters,
+    conv_module_reference,
+)
+from speechbrain_triton.ops.layer_norm.autograd import run_layer_norm
+from speechbrain_triton.ops.twin import gradients_by_twin
+
+
+def run_conv_module(
+    x: torch.Tensor, parameters: ConvModuleParameters, options: dict
+) -> torch.Tensor:
+    """Run the kernels on arguments that are known to fit.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        (B, T, C).
+    parameters : ConvModuleParameters
+        Of any floating dtype.
+    options : dict
+        The keyword arguments of :func:`conv_module_reference`, all of them.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, T, C) in the dtype among the options.
+    """
+    if torch.compiler.is_compiling():
+        return _compiled(x, parameters, **options)
+    return _ConvModule.apply(x, *parameters, options)
+
+
+class _ConvModule(torch.autograd.Function):
+    # For backward are kept, beside x: the normalised x (C elements a frame),
+    # the first linear layer's output h (2 C), the convolution's output u (C)
+    # and the second linear layer's input z (C). In half precision that is
+    # 10 C bytes a frame.
+    @staticmethod
+    def forward(ctx, x, *arguments):
+        from speechbrain_triton.ops.conv_block.launch import launch_block
+        from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm
+
+        p = ConvModuleParameters(*arguments[:-1])
+        options = arguments[-1]
+        dtype = options["dtype"]
+        ctx.block = block_options(
+            x.shape[1],
+            p.conv_weight.shape[2],
+            options["norm_eps"],
+            options["activation"],
+            options["padding"],
+            options["chunk_size"],
+        )
+        n = launch_layer_norm(
+            x,
+            p.layer_norm_weight,
+            p.layer_norm_bias,
+            options["layer_norm_eps"],
+            "none",
+            dtype,
+        )
+        first = p.bottleneck_weight.squeeze(-1).to(dtype)
+        second = p.linear_weight.to(dtype)
+        bias = None if p.linear_bias is None else p.linear_bias.to(dtype)
+        h = F.linear(n, first)
+        z, u = launch_block(h, _block_parameters(p), ctx.block)
+        ctx.save_for_backward(x, *p, n, h, u, z, first, second)
+        ctx.options = options
+        # Not by F.linear, which returns a view: the host masks in place.
+        y = torch.empty_like(z)
+        y_rows, z_rows = y.view(-1, y.shape[2]), z.view(-1, z.shape[2])
+        if bias is None:
+            torch.mm(z_rows, second.t(), out=y_rows)
+        else:
+            torch.addmm(bias, z_rows, second.t(), out=y_rows)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, *saved = ctx.saved_tensors
+        p = ConvModuleParameters(*saved[:-6])
+        if torch.is_grad_enabled():
+            grads = gradients_by_twin(
+                lambda x, *p: conv_module_reference(
+                    x, ConvModuleParameters(*p), **ctx.options
+                ),
+                (x, *p),
+                ctx.needs_input_grad[:-1],
+                dy,
+            )
+            return *grads, None
+        if dy.numel() == 0:
+            return *map(zeros_like, (x, *p)), None
+        with _without_autocast(dy.device.type):
+            return *_gradients(ctx, dy, x, p, *saved[-6:]), None
+
+
+def _gradients(ctx, dy, x, p, n, h, u, z, first, second):
+    from speechbrain_triton.ops.conv_block.launch import launch_block_grad
+    from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm_grad
+    from speechbrain_triton.ops.reduction import ColumnSums
+
+    needs = dict(
+        zip(
+            ("x", *ConvModuleParameters._fields),
+            ctx.needs_input_grad,
+            strict=False,
+        )
+    )
+    B, T, C = x.shape
+    dy = dy.contiguous()
+    dy_rows = dy.view(-1, C)
+    sums = ColumnSums(B * T, 7 * C, x.device)
+    dsecond = dfirst = dx = None
+    if needs["linear_weight"]:
+        dsecond = _matmul(dy_rows.t(), z.view(-1, C), p.linear_weight.dtype)
+    dh, dweight, dbias = launch_block_grad(
+        torch.mm(dy_rows, second).view(dy.shape),
+        h,
+        u,
+        _block_parameters(p),
+        ctx.block,
+        sums,
+        column=2 * C,
+        extra=dy,
+        convolution=needs["conv_weight"] or needs["conv_bias"],
+    )
+    dh_rows = dh.view(-1, 2 * C)
+    if needs["bottleneck_weight"]:
+        dfirst = _matmul(dh_rows.t(), n.view(-1, C), p.bottleneck_weight.dtype)
+        dfirst = dfirst.view(p.bottleneck_weight.shape)
+    dx = launch_layer_norm_grad(
+        x,
+        p.layer_norm_weight,
+        p.layer_norm_bias,
+        torch.mm(dh_rows, first).view(x.shape),
+        ctx.options["layer_norm_eps"],
+        "none",
+        sums,
+    )
+    parts = sums.total().split((C, C, 2 * C, C, C, C))
+    return (
+        dx,
+        like(p.layer_norm_weight, parts[0]),
+        like(p.layer_norm_bias, parts[1]),
+        dfirst,
+        like(p.bottleneck_bias, parts[2]),
+        dweight,
+        dbias,
+        like(p.norm_weight, parts[3]),
+        like(p.norm_bias, parts[4]),
+        dsecond,
+        like(p.linear_bias, parts[5]),
+    )
+
+
+def _block_parameters(p: ConvModuleParameters):
+    from speechbrain_triton.ops.conv_block.launch import BlockParameters
+
+    return BlockParameters(
+        p.conv_weight,
+        p.conv_bias,
+        p.norm_weight,
+        p.norm_bias,
+        p.bottleneck_bias,
+    )
+
+
+def _matmul(
+    a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """a @ b, rounded once to dtype."""
+    if dtype is torch.float32 and a.dtype is not dtype and _mixed_matmul(a):
+        return torch.mm(a, b, out_dtype=dtype)
+    return torch.mm(a, b).to(dtype)
+
+
+def _mixed_matmul(a: torch.Tensor) -> bool:
+    # PyTorch has matmuls from half precision to float32 only for CUDA.
+    return a.device.type == "cuda" and torch.version.hip is None
+
+
+def _without_autocast(device_type: str):
+    # Backward may be called under another autocast than forward ran under.
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
+def _compiled(
+    x,
+    p,
+    *,
+    layer_norm_eps,
+    norm_eps,
+    activation,
+    padding,
+    chunk_size,
+    dtype,
+):
+    """In parts: the compiler fuses casts and biases into the matmuls."""
+    n = run_layer_norm(
+        x,
+        p.layer_norm_weight,
+        p.layer_norm_bias,
+        layer_norm_eps,
+        "none",
+        dtype,
+    )
+    z = run_conv_block(
+        F.linear(n, p.bottleneck_weight.squeeze(-1).to(dtype)),
+        p.conv_weight,
+        p.conv_bias,
+        p.norm_weight,
+        p.norm_bias,
+        p.bottleneck_bias,
+        norm_eps,
+        activation,
+        padding,
+        chunk_size,
+    )
+    bias = None if p.linear_bias is None else p.linear_bias.to(dtype)
+    return F.linear(z, p.linear_weight.to(dtype), bias)
