@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
+from speechbrain.lobes.models.transformer.Conformer import (
+    ConformerEncoderLayer,
+    ConvolutionModule,
+)
 from torch import nn
 
 from speechbrain_triton.backend import (
@@ -16,10 +19,9 @@ from speechbrain_triton.backend import (
     check_choice,
     triton_obstacle,
 )
-from speechbrain_triton.modules.convolution import (
-    TritonConvolutionModule,
-    module_obstacle,
-)
+from speechbrain_triton.modules.convolution import TritonConvolutionModule
+from speechbrain_triton.modules.coverage import module_obstacle
+from speechbrain_triton.modules.encoder import TritonConformerEncoderLayer
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +161,7 @@ def restore(model: Model) -> int:
     restored = 0
     for _, module in _named_modules(model):
         restored += _restore_convolution(module)
+        _restore_layer(module)
     return restored
 
 
@@ -194,6 +197,8 @@ def _swap_convolutions(model: Model, conv: str) -> KindReport:
     for name, module in covered:
         _switch_convolution(module, conv)
         report.names.append(name)
+    for _, module in _named_modules(model):
+        _switch_layer(module)
     if covered:
         report.path, report.reason = expected_path(conv)
     else:
@@ -222,6 +227,21 @@ def _restore_convolution(module: nn.Module) -> bool:
     else:
         module.backend = before
     return True
+
+
+def _switch_layer(module: nn.Module) -> None:
+    """Let an encoder layer stream as its convolution module can."""
+    _restore_layer(module)
+    if type(module) is ConformerEncoderLayer and isinstance(
+        module.convolution_module, TritonConvolutionModule
+    ):
+        module.__class__ = TritonConformerEncoderLayer
+        module._class_before = ConformerEncoderLayer
+
+
+def _restore_layer(module: nn.Module) -> None:
+    if "_class_before" in module.__dict__:
+        module.__class__ = module.__dict__.pop("_class_before")
 
 
 def expected_path(conv: str) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Modules that mirror SpeechBrain's and run this package's kernels."""
 
 from speechbrain_triton.modules.convolution import TritonConvolutionModule
+from speechbrain_triton.modules.encoder import TritonConformerEncoderLayer
 
-__all__ = ["TritonConvolutionModule"]
+__all__ = ["TritonConformerEncoderLayer", "TritonConvolutionModule"]

@@ -11,7 +11,7 @@ from tolerance import assert_as_exact_as_stock, relative_error
 from torch.utils.checkpoint import checkpoint
 
 from speechbrain_triton.modules import TritonConvolutionModule
-from speechbrain_triton.modules.convolution import module_obstacle
+from speechbrain_triton.modules.coverage import module_obstacle
 
 # Enough channels that the error of a vector over them is no matter of luck.
 B, T, C = 2, 21, 96

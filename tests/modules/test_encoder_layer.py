@@ -1,0 +1,151 @@
+"""The encoder layer's streaming: no copy of the left context, same result."""
+
+import pytest
+import torch
+from speechbrain.lobes.models.transformer.Conformer import (
+    ConformerEncoderLayer,
+)
+from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
+from test_convolution_streaming import D, encoder
+
+import speechbrain_triton as st
+from speechbrain_triton.modules import TritonConformerEncoderLayer
+
+CONFIG = DynChunkTrainConfig(8, 2)
+
+
+def layers(model):
+    return [m for m in model.modules() if isinstance(m, ConformerEncoderLayer)]
+
+
+def stream(model, x, sizes, change=None):
+    """Encode x in chunks; ``change`` is called before the third."""
+    context = model.make_streaming_context(CONFIG)
+    outputs, start = [], 0
+    for i, size in enumerate(sizes):
+        if i == 2 and change is not None:
+            change()
+        chunk = x[:, start : start + size]
+        outputs.append(model.encode_streaming(chunk, context))
+        start += size
+    return torch.cat(outputs, dim=1), context
+
+
+@pytest.mark.parametrize("kernel_size", [7, 31])
+@pytest.mark.parametrize("B", [1, 3])
+@pytest.mark.parametrize("size", [4, 8, 16, 32])
+@torch.no_grad()
+def test_stream_equals_stock(size, B, kernel_size, device, launches):
+    model = encoder(device, kernel_size=kernel_size)
+    x = torch.randn(B, 3 * size, D, device=device)
+    expected, kept = stream(model, x, [size] * 3)
+    st.apply_kernels(model, conv="triton")
+    ours, context = stream(model, x, [size] * 3)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+    # One launch a layer and chunk, without the frames of the left context.
+    assert launches["conv_kernel"] == 2 * 3
+    for a, b in zip(
+        context.encoder_context.layers, kept.encoder_context.layers, strict=True
+    ):
+        torch.testing.assert_close(
+            a.dcconv_left_context, b.dcconv_left_context, rtol=0, atol=1e-5
+        )
+
+
+@torch.no_grad()
+def test_left_context_is_not_computed_again(device, monkeypatch):
+    from speechbrain_triton.modules import convolution
+
+    seen = []
+    original = convolution.layer_norm
+
+    def spy(x, *args, **kwargs):
+        seen.append(x.shape[1])
+        return original(x, *args, **kwargs)
+
+    monkeypatch.setattr(convolution, "layer_norm", spy)
+    model = encoder(device, kernel_size=31)
+    st.apply_kernels(model, conv="triton")
+    stream(model, torch.randn(1, 12, D, device=device), [4, 4, 4])
+    assert set(seen) == {4}
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+@torch.no_grad()
+def test_flag_may_change_in_the_middle_of_a_stream(switch, device):
+    model = encoder(device, kernel_size=7)
+    x = torch.randn(1, 40, D, device=device)
+    expected, _ = stream(model, x, [8] * 5)
+    if switch == "on":
+        change = lambda: st.apply_kernels(model, conv="triton")  # noqa: E731
+    else:
+        st.apply_kernels(model, conv="triton")
+        change = lambda: st.restore(model)  # noqa: E731
+    ours, _ = stream(model, x, [8] * 5, change)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_two_streams_in_turns_and_short_chunks(device):
+    model = encoder(device, kernel_size=31)
+    x = torch.randn(2, 1, 24, D, device=device)
+    sizes = [1, 3, 8, 2, 4, 6]
+    expected = [stream(model, u, sizes)[0] for u in x]
+    st.apply_kernels(model, conv="triton")
+    contexts = [model.make_streaming_context(CONFIG) for _ in x]
+    outputs, start = [[], []], 0
+    for size in sizes:
+        for i, context in enumerate(contexts):
+            chunk = x[i, :, start : start + size]
+            outputs[i].append(model.encode_streaming(chunk, context))
+        start += size
+    for ours, stock in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(
+            torch.cat(ours, dim=1), stock, rtol=0, atol=1e-5
+        )
+
+
+def test_layers_are_switched_with_their_modules_and_restored(device):
+    model = encoder(device)
+    assert {type(m) for m in layers(model)} == {ConformerEncoderLayer}
+    before = [set(m.__dict__) for m in layers(model)]
+    for _ in range(2):
+        st.apply_kernels(model, conv="auto")
+        assert {type(m) for m in layers(model)} == {TritonConformerEncoderLayer}
+    st.apply_kernels(model, conv="torch")
+    assert {type(m) for m in layers(model)} == {ConformerEncoderLayer}
+    st.apply_kernels(model, conv="auto")
+    st.restore(model)
+    assert {type(m) for m in layers(model)} == {ConformerEncoderLayer}
+    assert [set(m.__dict__) for m in layers(model)] == before
+
+
+def test_a_layer_of_another_class_is_left_alone(device):
+    class Own(ConformerEncoderLayer):
+        pass
+
+    model = encoder(device)
+    model.encoder.layers[0].__class__ = Own
+    st.apply_kernels(model, conv="auto")
+    assert [type(m) for m in layers(model)] == [
+        Own,
+        TritonConformerEncoderLayer,
+    ]
+
+
+@torch.no_grad()
+def test_an_adapter_behind_the_convolution_is_called_in_a_stream(device):
+    class Doubled(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = encoder(device)
+    for layer in layers(model):
+        layer.convolution_module.after_conv[2].__class__ = Doubled
+    x = torch.randn(1, 24, D, device=device)
+    expected, _ = stream(model, x, [8] * 3)
+    st.apply_kernels(model, conv="auto")
+    for layer in layers(model):
+        layer.convolution_module.backend = "triton"
+    ours, _ = stream(model, x, [8] * 3)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
