@@ -1,13 +1,18 @@
-"""The gate before each timing: is the kernel's result as good as stock's?"""
+"""The gate before each timing: is the result as good as stock's?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 
-# A kernel may be at most this much further from float64 than stock is in the
-# same dtype, plus a floor for sums that stock happens to round exactly.
+# An implementation may be at most this much further from float64 than stock
+# is in the same dtype, plus a floor for sums that stock happens to round
+# exactly.
 STOCK_FACTOR = 2.0
 FLOOR = 1e-7
+
+
+class CheckFailed(RuntimeError):
+    """A result is worse than stock's: its time means nothing."""
 
 
 def relative_error(out: torch.Tensor, exact: torch.Tensor) -> float:
@@ -34,27 +39,32 @@ def relative_error(out: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def complaint(
-    names: Sequence[str],
-    ours: Sequence[torch.Tensor],
-    stock: Sequence[torch.Tensor],
-    exact: Sequence[torch.Tensor],
+    found: Mapping[str, torch.Tensor],
+    stock: Mapping[str, torch.Tensor],
+    exact: Mapping[str, torch.Tensor],
 ) -> str | None:
     """Say which result is worse than stock's, if one is.
 
     Arguments
     ---------
-    names : sequence of str
-        What the tensors are, for the message.
-    ours, stock, exact : sequence of torch.Tensor
-        The kernel's results, stock's in the same dtype, and float64's.
+    found : mapping of str to torch.Tensor
+        The results to be judged, by name.
+    stock, exact : mapping of str to torch.Tensor
+        Stock's in the same dtype, and float64's.
 
     Returns
     -------
     str or None
         One sentence, or None where all is well.
     """
-    for name, a, b, c in zip(names, ours, stock, exact, strict=True):
-        error, bound = relative_error(a, c), relative_error(b, c)
+    for name, reference in exact.items():
+        if found[name].shape != reference.shape:
+            return (
+                f"{name} has shape {tuple(found[name].shape)}, "
+                f"stock has {tuple(reference.shape)}"
+            )
+        error = relative_error(found[name], reference)
+        bound = relative_error(stock[name], reference)
         # Written so that NaN fails.
         if not error <= STOCK_FACTOR * bound + FLOOR:
             return (

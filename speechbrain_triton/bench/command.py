@@ -29,6 +29,16 @@ COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
+    parser.epilog = (
+        "Passes: 'fwd' is without autograd, 'fwd_bwd' with the gradients of "
+        "the input and of all parameters. For conv_module these are wall "
+        "times of calls issued back to back, as in training, and 'fwd_gpu' "
+        "and 'fwd_bwd_gpu' are what the GPU itself needs. For "
+        "depthwise_conv1d 'fwd' and 'fwd_bwd' are what the GPU itself needs, "
+        "and 'fwd_wall' and 'fwd_bwd_wall' are wall times. What the GPU needs "
+        "is measured by replaying a graph of calls; 'limit' copies as many "
+        "bytes as the op must move, for conv_module after its matmuls."
+    )
     parser.add_argument(
         "--op",
         nargs="+",
@@ -41,13 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=IMPLS,
         default=("stock", "triton", "limit"),
-        help="which implementations; 'compile' takes minutes to build "
-        "(default: stock triton limit)",
+        help="which implementations; 'compile' (conv_module only) takes "
+        "minutes to build (default: stock triton limit)",
+    )
+    parser.add_argument(
+        "--shape",
+        metavar="TEXT",
+        help="only shapes that contain TEXT, such as C512_K9 or chunk16",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="only the first shape of each op",
+        help="only the first case of each op",
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="write the rows as CSV"
@@ -67,22 +82,21 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0; 1 where a kernel failed its check, so that its rows are missing.
+        0; 1 where an implementation failed its check, so that its rows are
+        missing.
 
     Raises
     ------
     ValueError
-        If there is no GPU.
+        If there is no GPU, or no such case.
     """
     import torch
 
+    from speechbrain_triton.bench.cases import select
+
+    chosen = select(args.op, args.shape, args.quick)
     if not torch.cuda.is_available():
         raise ValueError("bench needs a GPU, and torch finds none here.")
-    from speechbrain_triton.bench import cases
-
-    chosen = [case for case in cases.CASES if case.op in args.op]
-    if args.quick:
-        chosen = [next(c for c in chosen if c.op == op) for op in args.op]
     rows, failures = _measure_all(chosen, args)
 
     if args.json:
@@ -99,8 +113,6 @@ def _measure_all(chosen, args):
     from rich.console import Console
     from rich.progress import Progress
 
-    from speechbrain_triton.bench import cases
-
     machine = _machine(args.commit)
     rows, failures = [], []
     console = Console(stderr=True)
@@ -111,24 +123,32 @@ def _measure_all(chosen, args):
                 bar.advance(task)
         task = bar.add_task("measuring", total=len(chosen))
         for case in chosen:
-            bar.update(task, description=f"{case.op} {case.shape}")
-            try:
-                for name, impl, timing in cases.measure(case, set(args.impl)):
-                    row = (case.op, name, case.dtype, case.shape, impl)
-                    figures = (round(value, 5) for value in timing)
-                    rows.append(
-                        dict(
-                            zip(
-                                COLUMNS, (*row, *figures, *machine), strict=True
-                            )
-                        )
-                    )
-            except cases.CheckFailed as failure:
-                failures.append(str(failure))
+            for impl in (impl for impl in IMPLS if impl in args.impl):
+                bar.update(task, description=f"{case.op} {case.shape} {impl}")
+                failure = _measure_one(case, impl, machine, rows)
+                if failure is not None:
+                    failures.append(failure)
             if args.output is not None:
                 _write_csv(args.output, rows)
             bar.advance(task)
     return rows, failures
+
+
+def _measure_one(case, impl, machine, rows):
+    """Append an implementation's rows; say why where it has none."""
+    from speechbrain_triton.bench.check import CheckFailed
+    from speechbrain_triton.bench.measure import measure
+
+    try:
+        for name, timing in measure(case, impl):
+            what = (case.op, name, case.dtype, case.shape, impl)
+            figures = (round(value, 5) for value in timing)
+            rows.append(
+                dict(zip(COLUMNS, (*what, *figures, *machine), strict=True))
+            )
+    except CheckFailed as failure:
+        return str(failure)
+    return None
 
 
 def _compile_all(chosen):
@@ -136,11 +156,11 @@ def _compile_all(chosen):
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
-    from speechbrain_triton.bench import cases
+    from speechbrain_triton.bench.measure import check
 
     workers = max(1, min(len(chosen), (os.cpu_count() or 2) - 1, 12))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        jobs = [pool.submit(cases.check, case) for case in chosen]
+        jobs = [pool.submit(check, case) for case in chosen]
         # A failed check comes up again, and is reported, when it is timed.
         for job in as_completed(jobs):
             yield job.exception()

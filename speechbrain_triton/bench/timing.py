@@ -1,11 +1,36 @@
 """Measure one callable: time, spread and memory."""
 
+import functools
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle, islice, pairwise
 from typing import NamedTuple
 
 import torch
+
+Inputs = tuple[torch.Tensor, ...]
+
+# Together, the sets of inputs exceed any L2 cache several times. Where 16
+# sets do not, the tensors are so small that in training, too, they come from
+# the cache.
+ROTATED_BYTES = 2**28
+FEWEST_SETS, MOST_SETS = 4, 16
+
+# A replay is long beside the gap between two of them (some microseconds).
+REPLAY_MS = 2.0
+REPLAYS = 20
+UNTIMED_REPLAYS = 3
+
+# Many groups of few calls: the median passes over those that the host's
+# other work has disturbed.
+GROUPS = 25
+STEPS = 10
+FEWEST_STEPS = 2
+GROUP_MS = 50.0
 
 
 class Timing(NamedTuple):
@@ -21,32 +46,65 @@ class Timing(NamedTuple):
     peak_mib: float
 
 
-def time_kernel(call: Callable[[], object]) -> Timing:
-    """Time between device events around a call, with a cold L2 cache.
+def rotate(draw: Callable[[], Inputs]) -> list[Inputs]:
+    """Draw so many sets of inputs that no call finds its own in the cache.
 
-    Where the device waits for the host, the wait counts.
+    Arguments
+    ---------
+    draw : callable
+        Returns a new set of tensors.
+
+    Returns
+    -------
+    list of tuple
+        4 to 16 sets, 256 MiB together where that needs no more.
+
+    Example
+    -------
+    >>> len(rotate(lambda: (torch.empty(2**25, dtype=torch.uint8),)))
+    8
+    """
+    first = draw()
+    size = sum(tensor.nbytes for tensor in first)
+    sets = math.ceil(ROTATED_BYTES / size)
+    sets = max(FEWEST_SETS, min(MOST_SETS, sets))
+    return [first, *(draw() for _ in range(sets - 1))]
+
+
+def time_kernel(call: Callable[..., object], sets: Sequence[Inputs]) -> Timing:
+    """What the GPU itself needs for a call: the host's time does not count.
+
+    The call is captured into a CUDA graph, once for each set of inputs and
+    as often again as fills some milliseconds, and the graph's replays are
+    timed by device events. Results are kept until the sets have gone round,
+    so that they too are written to memory and not over each other in the
+    cache.
 
     Arguments
     ---------
     call : callable
-        Without arguments; run many times.
+        Takes a set of inputs. May not wait for the GPU or move data from or
+        to the host.
+    sets : sequence of tuple of torch.Tensor
+        See :func:`rotate`.
 
     Returns
     -------
     Timing
+        The memory is that of a call outside of a graph.
     """
-    from triton.testing import do_bench
+    peak = _peak_mib(call, sets[0])
+    with _captured(call, sets) as graph:
+        times = _replay_ms(graph)
+    rounds = math.ceil(REPLAY_MS / statistics.median(times))
+    if rounds > 1:
+        with _captured(call, sets, rounds) as graph:
+            times = _replay_ms(graph)
+    calls = rounds * len(sets)
+    return _summary([time / calls for time in times], peak)
 
-    peak = _peak_mib(call)
-    median, p20, p80 = do_bench(
-        call, warmup=25, rep=150, quantiles=[0.5, 0.2, 0.8]
-    )
-    return Timing(median, p20, p80, peak)
 
-
-def time_steps(
-    call: Callable[[], object], steps: int = 10, samples: int = 15
-) -> Timing:
+def time_steps(call: Callable[..., object], sets: Sequence[Inputs]) -> Timing:
     """Wall time of a call that is issued back to back, as in training.
 
     What the host needs to launch the work counts where it is the slower
@@ -55,35 +113,110 @@ def time_steps(
     Arguments
     ---------
     call : callable
-        Without arguments.
-    steps : int
-        Calls between two synchronizations.
-    samples : int
-        How many such groups are timed, after two that are not.
+        Takes a set of inputs.
+    sets : sequence of tuple of torch.Tensor
+        See :func:`rotate`.
 
     Returns
     -------
     Timing
     """
-    peak = _peak_mib(call)
-    times = []
-    for sample in range(samples + 2):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(steps):
-            call()
-        torch.cuda.synchronize()
-        if sample >= 2:
-            times.append((time.perf_counter() - start) * 1e3 / steps)
+    peak = _peak_mib(call, sets[0])
+    feed = cycle(sets)
+    steps = steps_in_group(_wall_ms(call, islice(feed, STEPS)) / STEPS)
+    times = [_wall_ms(call, islice(feed, steps)) / steps for _ in range(GROUPS)]
+    return _summary(times, peak)
+
+
+def steps_in_group(step_ms: float) -> int:
+    """How many calls are issued between two synchronizations.
+
+    Arguments
+    ---------
+    step_ms : float
+        About how long a call takes.
+
+    Returns
+    -------
+    int
+        10, or less where these would take more than 50 ms; at least 2.
+
+    Example
+    -------
+    >>> steps_in_group(0.3), steps_in_group(8.0), steps_in_group(40.0)
+    (10, 6, 2)
+    """
+    return max(FEWEST_STEPS, min(STEPS, int(GROUP_MS / step_ms)))
+
+
+def _summary(times: Sequence[float], peak: float) -> Timing:
     quintiles = statistics.quantiles(times, n=5)
     return Timing(statistics.median(times), quintiles[0], quintiles[-1], peak)
 
 
-def _peak_mib(call: Callable[[], object]) -> float:
-    call()
+def _wall_ms(call: Callable[..., object], sets: Iterable[Inputs]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for inputs in sets:
+        call(*inputs)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+@contextmanager
+def _captured(
+    call: Callable[..., object], sets: Sequence[Inputs], rounds: int = 1
+) -> Iterator[torch.cuda.CUDAGraph]:
+    """A graph of calls, whose memory is given back at the end."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        _capture(graph, call, sets, rounds)
+        yield graph
+    finally:
+        graph.reset()
+        torch.cuda.empty_cache()
+
+
+def _capture(graph, call, sets, rounds):
+    stream = _capture_stream(torch.cuda.current_device())
+    # Libraries take their workspaces, stream by stream, at the first call:
+    # outside of the graph, whose memory they would hold for ever.
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for inputs in sets[:2]:
+            call(*inputs)
+    torch.cuda.synchronize()
+    kept = deque(maxlen=len(sets))
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(rounds):
+            for inputs in sets:
+                kept.append(call(*inputs))
+
+
+@functools.cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def _replay_ms(graph: torch.cuda.CUDAGraph) -> list[float]:
+    # Nothing waits in between: the host stays ahead, and the events lie side
+    # by side with the replays on the device.
+    for _ in range(UNTIMED_REPLAYS):
+        graph.replay()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(REPLAYS + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        graph.replay()
+        mark.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+
+def _peak_mib(call: Callable[..., object], inputs: Inputs) -> float:
+    call(*inputs)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    call()
+    call(*inputs)
     torch.cuda.synchronize()
     return (torch.cuda.max_memory_allocated() - before) / 2**20

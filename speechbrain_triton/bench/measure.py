@@ -1,0 +1,154 @@
+"""How a case is measured: check an implementation, then time its passes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from speechbrain_triton.bench import conv_module, depthwise_conv1d
+from speechbrain_triton.bench.cases import Case
+from speechbrain_triton.bench.check import CheckFailed, complaint
+from speechbrain_triton.bench.timing import (
+    Timing,
+    rotate,
+    time_kernel,
+    time_steps,
+)
+from speechbrain_triton.bench.variant import Variant
+
+OPS = {"depthwise_conv1d": depthwise_conv1d, "conv_module": conv_module}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What of an op is timed, and how.
+
+    Arguments
+    ---------
+    name : str
+        As in the tables.
+    timer : callable
+        Takes a call and its sets of inputs, and returns a Timing.
+    impls : tuple of str
+        For which implementations there is a row.
+    """
+
+    name: str
+    timer: Callable[..., Timing]
+    impls: tuple[str, ...]
+
+    @property
+    def backward(self) -> bool:
+        return "bwd" in self.name
+
+
+# What an op gains is on the device, and a graph shows it; a module is also
+# many launches, which only wall time counts. The plain names go to the time
+# that matters more.
+ON_DEVICE = ("stock", "triton", "limit")
+PASSES: dict[str, tuple[Pass, ...]] = {
+    "depthwise_conv1d": (
+        Pass("fwd", time_kernel, ON_DEVICE),
+        Pass("fwd_bwd", time_kernel, ON_DEVICE),
+        Pass("fwd_wall", time_steps, ("stock", "triton")),
+        Pass("fwd_bwd_wall", time_steps, ("stock", "triton")),
+    ),
+    "conv_module": (
+        Pass("fwd", time_steps, ("stock", "compile", "triton")),
+        Pass("fwd_bwd", time_steps, ("stock", "compile", "triton")),
+        Pass("fwd_gpu", time_kernel, ON_DEVICE),
+        Pass("fwd_bwd_gpu", time_kernel, ON_DEVICE),
+    ),
+}
+
+
+def check(case: Case, impl: str = "triton", device: str = "cuda") -> None:
+    """Run an implementation once, forward and backward, and check it.
+
+    Arguments
+    ---------
+    case : Case
+        What to run.
+    impl : str
+        ``"triton"`` or ``"compile"``.
+    device : str
+        Where.
+
+    Raises
+    ------
+    CheckFailed
+        If a result is worse than stock's in the same dtype.
+    """
+    _checked(case, impl, device)
+
+
+def measure(
+    case: Case, impl: str, device: str = "cuda"
+) -> Iterator[tuple[str, Timing]]:
+    """Check an implementation of a case, then time it.
+
+    The check comes before any time is reported; stock is what it compares
+    with, and a limit has no result.
+
+    Arguments
+    ---------
+    case : Case
+        What to time.
+    impl : str
+        ``"stock"``, ``"compile"``, ``"triton"`` or ``"limit"`` (a copy that
+        moves as many bytes as the op must; for a module after its matmuls).
+    device : str
+        Where.
+
+    Returns
+    -------
+    iterator of tuple
+        Names of passes, and their timings. ``fwd`` is without autograd,
+        ``fwd_bwd`` with the gradients of the input and of all parameters.
+        For ``depthwise_conv1d`` these are times of the device and
+        ``fwd_wall`` and ``fwd_bwd_wall`` wall times of calls issued back to
+        back; for ``conv_module`` they are such wall times, and ``fwd_gpu``
+        and ``fwd_bwd_gpu`` times of the device.
+
+    Raises
+    ------
+    CheckFailed
+        If a result is worse than stock's in the same dtype.
+    """
+    passes = [p for p in PASSES[case.op] if impl in p.impls]
+    if not passes:
+        return
+    if impl == "limit":
+        for timed in passes:
+            call, sets = OPS[case.op].limit(case, timed.backward, device)
+            yield timed.name, timed.timer(call, sets)
+        return
+    variant = _checked(case, impl, device)
+    sets = rotate(lambda: variant.inputs(*OPS[case.op].draw(case, device)))
+    for timed in passes:
+        call = variant.run_both if timed.backward else variant.run_forward
+        yield timed.name, timed.timer(call, sets)
+
+
+def _checked(case: Case, impl: str, device: str) -> Variant:
+    op = OPS[case.op]
+    torch.manual_seed(0)
+    variants = op.variants(case, device)
+    stock = variants["stock"]
+    if impl == "stock":
+        return stock
+    if impl == "compile":
+        # Else what was compiled for the cases before counts against the
+        # limit, after which the function runs as it is.
+        torch.compiler.reset()
+        variants[impl] = replace(stock, forward=torch.compile(stock.forward))
+    x, dy = op.draw(case, device)
+    problem = complaint(
+        *(variants[name].outcome(x, dy) for name in (impl, "stock", "exact"))
+    )
+    if problem is not None:
+        raise CheckFailed(
+            f"{case.op} {case.shape} {case.dtype} {impl}: {problem}; no time "
+            "is reported."
+        )
+    return variants[impl]

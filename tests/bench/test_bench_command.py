@@ -1,0 +1,167 @@
+"""Rows, files and messages of ``bench``, with made-up times."""
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+
+from speechbrain_triton import cli
+from speechbrain_triton.bench import command, measure
+from speechbrain_triton.bench.check import CheckFailed
+from speechbrain_triton.bench.timing import Timing
+
+MILLISECONDS = {"stock": 1.0, "compile": 0.5, "triton": 0.125, "limit": 0.1}
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path, capsys):
+    """Run the command where each pass takes what MILLISECONDS says."""
+
+    def measured(case, impl):
+        for timed in measure.PASSES[case.op]:
+            if impl in timed.impls:
+                ms = MILLISECONDS[impl]
+                yield timed.name, Timing(ms, ms / 2, ms * 2, 3.0000001)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(measure, "measure", measured)
+    monkeypatch.setattr(command, "_compile_all", lambda chosen: iter(()))
+    monkeypatch.setattr(
+        command, "_machine", lambda commit: ("a card", "2.x", "3.x", commit)
+    )
+
+    def run(*arguments, code=0):
+        path = tmp_path / "rows" / "table.csv"
+        assert code == cli.main(
+            ["bench", "--commit", "c0ffee", "--output", str(path), *arguments]
+        )
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return rows, capsys.readouterr()
+
+    return run
+
+
+def keys(rows):
+    return [(row["op"], row["pass"], row["impl"]) for row in rows]
+
+
+def test_rows_of_a_quick_run(bench):
+    rows, _ = bench("--quick")
+    assert tuple(rows[0]) == command.COLUMNS
+    walls = ("fwd", "fwd_bwd", "fwd_wall", "fwd_bwd_wall")
+    both = ("fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu")
+    assert keys(rows) == [
+        *(("depthwise_conv1d", name, "stock") for name in walls),
+        *(("depthwise_conv1d", name, "triton") for name in walls),
+        *(("depthwise_conv1d", name, "limit") for name in walls[:2]),
+        *(("conv_module", name, "stock") for name in both),
+        *(("conv_module", name, "triton") for name in both),
+        *(("conv_module", name, "limit") for name in both[2:]),
+    ]
+    assert rows[4] == {
+        "op": "depthwise_conv1d",
+        "pass": "fwd",
+        "dtype": "bfloat16",
+        "shape": "B64_T400_C512_K31",
+        "impl": "triton",
+        "median_ms": "0.125",
+        "p20_ms": "0.0625",
+        "p80_ms": "0.25",
+        "peak_mib": "3.0",
+        "gpu": "a card",
+        "torch": "2.x",
+        "triton": "3.x",
+        "commit": "c0ffee",
+    }
+
+
+def test_options_choose_rows(bench):
+    rows, _ = bench("--op", "conv_module", "--shape", "B16_", "--impl", "stock")
+    assert {row["shape"] for row in rows} == {
+        f"B16_T400_C512_K31{chunk}" for chunk in ("", "_chunk16", "_chunk8")
+    }
+    assert {row["impl"] for row in rows} == {"stock"}
+    rows, _ = bench("--quick", "--impl", "compile", "stock")
+    assert keys(rows)[-2:] == [
+        ("conv_module", "fwd", "compile"),
+        ("conv_module", "fwd_bwd", "compile"),
+    ]
+
+
+def test_json_has_the_same_rows(bench):
+    rows, captured = bench("--quick", "--json")
+    printed = json.loads(captured.out)
+    assert [{k: str(v) for k, v in row.items()} for row in printed] == rows
+
+
+def test_table_compares_with_stock(bench):
+    _, captured = bench("--quick", "--op", "conv_module")
+    (line,) = (
+        line
+        for line in captured.out.splitlines()
+        if "fwd_bwd_gpu" in line and "triton" in line
+    )
+    assert line.split()[-6:-1] == ["0.1250", "│", "8.0", "│", "3"]
+
+
+def test_a_failed_check_costs_the_rows_of_one_implementation(
+    bench, monkeypatch
+):
+    good = measure.measure
+
+    def measured(case, impl):
+        if impl == "triton" and case.op == "conv_module":
+            raise CheckFailed("dx is wrong; no time is reported.")
+        yield from good(case, impl)
+
+    monkeypatch.setattr(measure, "measure", measured)
+    rows, captured = bench("--quick", code=1)
+    implementations = {(row["op"], row["impl"]) for row in rows}
+    assert ("conv_module", "triton") not in implementations
+    assert ("conv_module", "stock") in implementations
+    assert ("conv_module", "limit") in implementations
+    assert ("depthwise_conv1d", "triton") in implementations
+    assert captured.err.splitlines()[-1] == (
+        "speechbrain-triton: dx is wrong; no time is reported."
+    )
+
+
+def test_what_was_measured_before_a_crash_is_kept(bench, monkeypatch, tmp_path):
+    good = measure.measure
+
+    def measured(case, impl):
+        if case.op == "conv_module":
+            raise RuntimeError("the card fell off the bus")
+        yield from good(case, impl)
+
+    monkeypatch.setattr(measure, "measure", measured)
+    with pytest.raises(RuntimeError, match="fell off"):
+        bench("--quick")
+    text = (tmp_path / "rows" / "table.csv").read_text(encoding="utf-8")
+    ops = {row["op"] for row in csv.DictReader(io.StringIO(text))}
+    assert ops == {"depthwise_conv1d"}
+
+
+def test_a_shape_that_no_case_has(capsys):
+    assert cli.main(["bench", "--shape", "K32"]) == 2
+    assert "'K32' in its shape" in capsys.readouterr().err
+
+
+def test_without_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["bench", "--quick"]) == 2
+    assert capsys.readouterr().err == (
+        "speechbrain-triton bench: error: bench needs a GPU, and torch finds "
+        "none here.\n"
+    )
+
+
+def test_help_explains_the_passes(capsys):
+    assert cli.main(["bench", "--help"]) == 0
+    printed = capsys.readouterr().out
+    for passes in measure.PASSES.values():
+        for timed in passes:
+            assert f"'{timed.name}'" in printed
