@@ -21,6 +21,8 @@ class Case:
         autocast, with float32 parameters.
     chunk : int
         Frames in a chunk; 0 for full context.
+    stream : bool
+        Whether the T frames are the next chunk of a stream, in inference.
     """
 
     op: str
@@ -30,11 +32,19 @@ class Case:
     K: int
     dtype: str
     chunk: int = 0
+    stream: bool = False
+
+    @property
+    def kind(self) -> str:
+        """By what the case is measured: the op, or ``"conv_stream"``."""
+        return "conv_stream" if self.stream else self.op
 
     @property
     def shape(self) -> str:
         """As the tables write it, such as ``B64_T400_C512_K31_chunk16``."""
         name = f"B{self.B}_T{self.T}_C{self.C}_K{self.K}"
+        if self.stream:
+            return f"{name}_stream"
         return f"{name}_chunk{self.chunk}" if self.chunk else name
 
     @property
@@ -49,6 +59,7 @@ class Case:
 
 DEPTHWISE = Case("depthwise_conv1d", 64, 400, 512, 31, "bfloat16")
 MODULE = replace(DEPTHWISE, op="conv_module")
+STREAM = replace(MODULE, T=16, dtype="float32", stream=True)
 
 CASES: tuple[Case, ...] = (
     DEPTHWISE,
@@ -58,6 +69,9 @@ CASES: tuple[Case, ...] = (
         for chunk in (0, 16, 8)
     ),
     *(replace(MODULE, B=16, chunk=chunk) for chunk in (0, 16, 8)),
+    *(replace(STREAM, B=B) for B in (1, 8, 64)),
+    replace(STREAM, B=1, T=4),
+    replace(STREAM, B=8, T=32),
     replace(DEPTHWISE, dtype="float16"),
     replace(DEPTHWISE, chunk=16),
     replace(DEPTHWISE, chunk=8),

@@ -5,7 +5,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from speechbrain_triton.bench import conv_module, depthwise_conv1d
+from speechbrain_triton.bench import (
+    conv_module,
+    conv_stream,
+    depthwise_conv1d,
+)
 from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.check import CheckFailed, complaint
 from speechbrain_triton.bench.timing import (
@@ -16,7 +20,11 @@ from speechbrain_triton.bench.timing import (
 )
 from speechbrain_triton.bench.variant import Variant
 
-OPS = {"depthwise_conv1d": depthwise_conv1d, "conv_module": conv_module}
+OPS = {
+    "depthwise_conv1d": depthwise_conv1d,
+    "conv_module": conv_module,
+    "conv_stream": conv_stream,
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,10 @@ PASSES: dict[str, tuple[Pass, ...]] = {
         Pass("fwd_bwd", time_steps, ("stock", "compile", "triton")),
         Pass("fwd_gpu", time_kernel, ON_DEVICE),
         Pass("fwd_bwd_gpu", time_kernel, ON_DEVICE),
+    ),
+    "conv_stream": (
+        Pass("step", time_steps, ("stock", "triton")),
+        Pass("step_gpu", time_kernel, ("stock", "triton")),
     ),
 }
 
@@ -108,30 +120,33 @@ def measure(
         For ``depthwise_conv1d`` these are times of the device and
         ``fwd_wall`` and ``fwd_bwd_wall`` wall times of calls issued back to
         back; for ``conv_module`` they are such wall times, and ``fwd_gpu``
-        and ``fwd_bwd_gpu`` times of the device.
+        and ``fwd_bwd_gpu`` times of the device. ``step`` and ``step_gpu``
+        are the same for a chunk of a stream.
 
     Raises
     ------
     CheckFailed
         If a result is worse than stock's in the same dtype.
     """
-    passes = [p for p in PASSES[case.op] if impl in p.impls]
+    passes = [p for p in PASSES[case.kind] if impl in p.impls]
     if not passes:
         return
     if impl == "limit":
         for timed in passes:
-            call, sets = OPS[case.op].limit(case, timed.backward, device)
+            call, sets = OPS[case.kind].limit(case, timed.backward, device)
             yield timed.name, timed.timer(call, sets)
         return
     variant = _checked(case, impl, device)
-    sets = rotate(lambda: variant.inputs(*OPS[case.op].draw(case, device)))
+    sets = rotate(lambda: variant.inputs(*OPS[case.kind].draw(case, device)))
     for timed in passes:
         call = variant.run_both if timed.backward else variant.run_forward
         yield timed.name, timed.timer(call, sets)
 
 
-def _checked(case: Case, impl: str, device: str) -> Variant:
-    op = OPS[case.op]
+def _checked(
+    case: Case, impl: str, device: str
+) -> Variant | conv_stream.StreamVariant:
+    op = OPS[case.kind]
     torch.manual_seed(0)
     variants = op.variants(case, device)
     stock = variants["stock"]
@@ -142,9 +157,9 @@ def _checked(case: Case, impl: str, device: str) -> Variant:
         # limit, after which the function runs as it is.
         torch.compiler.reset()
         variants[impl] = replace(stock, forward=torch.compile(stock.forward))
-    x, dy = op.draw(case, device)
+    inputs = op.draw(case, device)
     problem = complaint(
-        *(variants[name].outcome(x, dy) for name in (impl, "stock", "exact"))
+        *(variants[name].outcome(*inputs) for name in (impl, "stock", "exact"))
     )
     if problem is not None:
         raise CheckFailed(

@@ -16,7 +16,8 @@ from speechbrain_triton.bench.check import CheckFailed
 
 DEPTHWISE = Case("depthwise_conv1d", 2, 13, 16, 5, "float16", chunk=4)
 MODULE = replace(DEPTHWISE, op="conv_module")
-CASES = (DEPTHWISE, replace(DEPTHWISE, chunk=0), MODULE)
+STREAM = replace(MODULE, T=4, dtype="float32", chunk=0, stream=True)
+CASES = (DEPTHWISE, replace(DEPTHWISE, chunk=0), MODULE, STREAM)
 
 
 @pytest.fixture
@@ -111,6 +112,10 @@ def test_a_kernel_that_is_wrong_without_autograd_is_refused(
         (MODULE, "stock", ["fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu"]),
         (MODULE, "triton", ["fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu"]),
         (MODULE, "limit", ["fwd_gpu", "fwd_bwd_gpu"]),
+        (STREAM, "stock", ["step", "step_gpu"]),
+        (STREAM, "triton", ["step", "step_gpu"]),
+        (STREAM, "limit", []),
+        (STREAM, "compile", []),
     ],
 )
 def test_passes_of_each_implementation(case, impl, expected, device, calls):
