@@ -26,10 +26,12 @@ from speechbrain_triton.modules.streaming import (
 from speechbrain_triton.ops import (
     ConvModuleParameters,
     conv_block,
-    depthwise_conv1d,
     layer_norm,
 )
-from speechbrain_triton.ops.conv_module.autograd import run_conv_module
+from speechbrain_triton.ops.conv_module.autograd import (
+    run_conv_module,
+    run_conv_module_on_chunk,
+)
 from speechbrain_triton.ops.depthwise_conv1d.op import check_arguments
 
 
@@ -116,9 +118,23 @@ class TritonConvolutionModule(ConvolutionModule):
         return out
 
     def _whole(self, x, norm, activation, linear, chunk_size):
+        conv = self.conv
+        parameters = self._parameters_of(norm, linear)
+        options = self._options(x, norm, activation, chunk_size)
+        check_arguments(
+            x.shape,
+            x.device,
+            conv.weight,
+            conv.bias,
+            options["padding"],
+            chunk_size,
+        )
+        return run_conv_module(x, parameters, options)
+
+    def _parameters_of(self, norm, linear) -> ConvModuleParameters:
         conv, pointwise = convolutions_of(self)
         entrance = self.layer_norm
-        parameters = ConvModuleParameters(
+        return ConvModuleParameters(
             entrance.weight,
             entrance.bias,
             pointwise.weight,
@@ -130,19 +146,16 @@ class TritonConvolutionModule(ConvolutionModule):
             linear.weight,
             linear.bias,
         )
-        padding = "causal" if self.causal else "same"
-        check_arguments(
-            x.shape, x.device, conv.weight, conv.bias, padding, chunk_size
-        )
-        options = {
-            "layer_norm_eps": entrance.eps,
+
+    def _options(self, x, norm, activation, chunk_size=None) -> dict:
+        return {
+            "layer_norm_eps": self.layer_norm.eps,
             "norm_eps": norm.eps,
             "activation": activation,
-            "padding": padding,
+            "padding": "causal" if self.causal else "same",
             "chunk_size": chunk_size,
             "dtype": autocast_dtype(x) or x.dtype,
         }
-        return run_conv_module(x, parameters, options)
 
     def _block(self, x, norm, activation, chunk_size):
         """All but what is behind the second layer norm."""
@@ -172,37 +185,51 @@ class TritonConvolutionModule(ConvolutionModule):
 
     def _forward_chunk(self, x: torch.Tensor, stream: Stream):
         """The next chunk of a stream, of which ``stream`` holds the state."""
-        conv, pointwise = convolutions_of(self)
         norm, activation, linear, dropout = self._after_conv()
-        fused = fused_activation(activation)
-        n = layer_norm(
+        before = stream.left_context
+        if before is not None and before.shape[0] != x.shape[0]:
+            raise ValueError(
+                f"x has {x.shape[0]} utterances, and the stream that it goes "
+                f"on with has {before.shape[0]}."
+            )
+        out, g = run_conv_module_on_chunk(
             x,
-            self.layer_norm.weight,
-            self.layer_norm.bias,
-            eps=self.layer_norm.eps,
-            dtype=autocast_dtype(x),
-            backend="triton",
+            self._parameters_of(norm, linear),
+            self._options(x, norm, fused_activation(activation)),
+            before if self.padding else None,
         )
-        h = F.linear(n, pointwise.weight.squeeze(-1), pointwise.bias)
-        g = F.glu(h, dim=-1)
-        u = depthwise_conv1d(
-            g,
-            conv.weight,
-            conv.bias,
-            padding="causal" if self.causal else "same",
-            left_context=stream.left_context,
-            backend="triton",
+        stream.left_context = last_frames(before, g, self.padding)
+        return dropout(out)
+
+    def streams(self, x: torch.Tensor) -> bool:
+        """Whether a chunk can go on from what the last one left.
+
+        Only without gradients, and with the layers that SpeechBrain built;
+        otherwise the last frames have to be computed again.
+
+        Arguments
+        ---------
+        x : torch.Tensor
+            The chunk.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        RuntimeError
+            If ``backend`` is ``"triton"`` and the kernels cannot run.
+        """
+        _, activation, linear, _ = self._after_conv()
+        return (
+            not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and self._compiled_call_impl is None
+            and is_square_linear(linear, x.shape[-1])
+            and fused_activation(activation) is not None
+            and self.takes_triton(x)
         )
-        stream.left_context = last_frames(stream.left_context, g, self.padding)
-        z = layer_norm(
-            u,
-            norm.weight,
-            norm.bias,
-            eps=norm.eps,
-            activation=fused or "none",
-            backend="triton",
-        )
-        return dropout(linear(z if fused else activation(z)))
 
     def _after_conv(self):
         return self._modules["after_conv"]._modules.values()

@@ -49,7 +49,11 @@ class TritonConformerEncoderLayer(ConformerEncoderLayer):
         before = context.dcconv_left_context
         gated = getattr(context, "gated_left_context", None)
         continued = (before is None) == (gated is None)
-        if not (continued and _keeps_gated_context(module, x)):
+        if not (
+            continued
+            and isinstance(module, TritonConvolutionModule)
+            and module.streams(x)
+        ):
             context.gated_left_context = None
             return super().forward_streaming(x, context, pos_embs)
 
@@ -61,13 +65,3 @@ class TritonConformerEncoderLayer(ConformerEncoderLayer):
             before, context.dcconv_left_context, module.padding
         )
         return result
-
-
-def _keeps_gated_context(module: torch.nn.Module, x: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling():
-        return False
-    return (
-        isinstance(module, TritonConvolutionModule)
-        and module._compiled_call_impl is None
-        and module.takes_triton(x)
-    )

@@ -100,22 +100,26 @@ def variant_key(
     constants: Sequence[object],
     num_warps: int,
 ) -> tuple:
-    """All that Triton compiles a kernel for, device by device."""
-    device = tensors[0].device.index
-    return (device, num_warps, *constants, *map(_pointer_kind, tensors))
+    """All that Triton compiles a kernel for, device by device.
 
-
-def _pointer_kind(x: torch.Tensor | None) -> object:
-    """What Triton compiles differently: dtype, and alignment to 16 bytes.
-
-    On AMD also whether 32-bit offsets reach all of the storage.
+    Of a tensor these are its dtype and whether it is aligned to 16 bytes, as
+    most often all of them are; on AMD also whether 32-bit offsets reach all
+    of its storage.
     """
-    if x is None:
-        return None
-    if x.data_ptr() % 16:
-        kind = (x.dtype, "unaligned")
-    else:
-        kind = x.dtype
-    if torch.version.hip is None:
-        return kind
-    return kind, x.untyped_storage().size() < 2**31
+    kinds = [tensors[0].device.index, num_warps, *constants]
+    addresses = 0
+    for x in tensors:
+        if x is None:
+            kinds.append(None)
+        else:
+            kinds.append(x.dtype)
+            addresses |= x.data_ptr()
+    if addresses % 16:
+        kinds.extend(x is None or x.data_ptr() % 16 == 0 for x in tensors)
+    if torch.version.hip is not None:
+        kinds.extend(x is None or _is_small(x) for x in tensors)
+    return tuple(kinds)
+
+
+def _is_small(x: torch.Tensor) -> bool:
+    return x.untyped_storage().size() < 2**31

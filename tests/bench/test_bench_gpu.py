@@ -1,6 +1,7 @@
 """Clocks and rows on a card, in a few seconds."""
 
 import csv
+import os
 import statistics
 from dataclasses import replace
 
@@ -13,6 +14,9 @@ from speechbrain_triton.bench.timing import rotate, time_kernel, time_steps
 from speechbrain_triton.cli import main
 
 pytestmark = pytest.mark.gpu
+alone = pytest.mark.skipif(
+    "PYTEST_XDIST_WORKER" in os.environ, reason="needs the card for itself"
+)
 
 DEPTHWISE = cases.Case("depthwise_conv1d", 2, 70, 64, 15, "bfloat16", chunk=8)
 MODULE = replace(DEPTHWISE, op="conv_module")
@@ -30,6 +34,7 @@ def copies(mib):
     return rotate(draw)
 
 
+@alone
 def test_device_time_of_a_copy_is_that_between_events():
     sets = copies(256)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -49,6 +54,7 @@ def test_device_time_of_a_copy_is_that_between_events():
     assert 0.05 < gigabytes / timing.median_ms < 20  # TB/s
 
 
+@alone
 def test_a_small_kernel_is_timed_without_its_launch():
     sets = copies(1)
     device, wall = time_kernel(copy, sets), time_steps(copy, sets)
@@ -56,6 +62,7 @@ def test_a_small_kernel_is_timed_without_its_launch():
     assert device.median_ms < 0.02
 
 
+@alone
 def test_a_call_of_two_kernels_takes_twice_the_time_of_one():
     def twice(source, target):
         copy(source, target)

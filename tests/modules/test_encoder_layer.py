@@ -57,17 +57,40 @@ def test_left_context_is_not_computed_again(device, monkeypatch):
     from speechbrain_triton.modules import convolution
 
     seen = []
-    original = convolution.layer_norm
+    original = convolution.run_conv_module_on_chunk
 
-    def spy(x, *args, **kwargs):
+    def spy(x, *args):
         seen.append(x.shape[1])
-        return original(x, *args, **kwargs)
+        return original(x, *args)
 
-    monkeypatch.setattr(convolution, "layer_norm", spy)
+    monkeypatch.setattr(convolution, "run_conv_module_on_chunk", spy)
     model = encoder(device, kernel_size=31)
     st.apply_kernels(model, conv="triton")
     stream(model, torch.randn(1, 12, D, device=device), [4, 4, 4])
-    assert set(seen) == {4}
+    assert seen == [4] * 6
+
+
+def test_stream_with_gradients_equals_stock(device, launches):
+    """Then the last frames are computed again, as in SpeechBrain."""
+    model = encoder(device, kernel_size=7)
+    x = torch.randn(1, 24, D, device=device)
+    expected, _ = stream(model, x, [8] * 3)
+    st.apply_kernels(model, conv="triton")
+    ours, _ = stream(model, x, [8] * 3)
+    assert launches["conv_kernel"] == 2 * 3
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_stream_of_another_batch_is_refused(device):
+    model = encoder(device)
+    st.apply_kernels(model, conv="triton")
+    context = model.make_streaming_context(CONFIG)
+    model.encode_streaming(torch.randn(2, 8, D, device=device), context)
+    for layer in context.encoder_context.layers:
+        layer.mha_left_context = layer.mha_left_context[:1]
+    with pytest.raises(ValueError, match="x has 1 utterances, and the stream"):
+        model.encode_streaming(torch.randn(1, 8, D, device=device), context)
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])

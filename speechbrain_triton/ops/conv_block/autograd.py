@@ -46,6 +46,8 @@ def run_conv_block(
     options = eps, activation, padding, chunk_size
     if torch.compiler.is_compiling():
         return _conv_block(*inputs, *options)[0]
+    if not torch.is_grad_enabled():
+        return _forward(*inputs, *options)[0]
     return _ConvBlock.apply(*inputs, *options)
 
 
@@ -61,7 +63,8 @@ def _forward(h, weight, *others):
 
     parameters = launch.BlockParameters(weight, *others[:4])
     options = block_options(h.shape[1], weight.shape[2], *others[4:])
-    return launch.launch_block(h, parameters, options)
+    z, u, _ = launch.launch_block(h, parameters, options)
+    return z, u
 
 
 def _backward(dz, u, inputs, options, convolution=True):
@@ -99,7 +102,12 @@ def like(
     parameter: torch.Tensor | None, gradient: torch.Tensor
 ) -> torch.Tensor | None:
     """A gradient in its parameter's dtype; None for an absent parameter."""
-    return None if parameter is None else gradient.to(parameter.dtype)
+    return None if parameter is None else cast(gradient, parameter.dtype)
+
+
+def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """x.to(dtype), without the call where it would do nothing."""
+    return x if x.dtype is dtype else x.to(dtype)
 
 
 def zeros_like(x: torch.Tensor | None) -> torch.Tensor | None:

@@ -116,24 +116,38 @@ class BlockOptions(NamedTuple):
 
 
 def launch_block(
-    h: torch.Tensor, parameters: BlockParameters, options: BlockOptions
-) -> tuple[torch.Tensor, torch.Tensor]:
+    h: torch.Tensor,
+    parameters: BlockParameters,
+    options: BlockOptions,
+    left_context: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gate h, convolve, normalise, activate.
+
+    Arguments
+    ---------
+    h : torch.Tensor
+        (B, T, 2 C).
+    parameters : BlockParameters
+        As they are.
+    options : BlockOptions
+        Likewise.
+    left_context : torch.Tensor, optional
+        (B, L, C), the gated frames before h.
 
     Returns
     -------
     tuple of torch.Tensor
-        The result and the convolution's output u, both (B, T_out, C) in h's
-        dtype. Backward needs h and u: 3 C elements a frame, 6 C bytes in half
-        precision. The gated g and the normalised u are cheaper to compute
-        again than to keep.
+        The result, the convolution's output u and its input g, in h's dtype;
+        (B, T_out, C), g (B, T, C). Backward needs h and u: 3 C elements a
+        frame, 6 C bytes in half precision. g and the normalised u are cheaper
+        to compute again than to keep.
     """
     weight, bias, norm_weight, norm_bias, glu_bias = parameters
     geometry, eps, activation = options
     g = launch_glu(h, glu_bias)
-    u = launch_conv(g, weight, bias, geometry)
+    u = launch_conv(g, weight, bias, geometry, left_context=left_context)
     z = launch_layer_norm(u, norm_weight, norm_bias, eps, activation, u.dtype)
-    return z, u
+    return z, u, g
 
 
 def launch_block_grad(

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from speechbrain_triton.ops.conv_block.autograd import (
     block_options,
+    cast,
     like,
     run_conv_block,
     zeros_like,
@@ -46,7 +47,71 @@ def run_conv_module(
     """
     if torch.compiler.is_compiling():
         return _compiled(x, parameters, **options)
+    if not torch.is_grad_enabled():
+        return _forward(x, parameters, options)[0]
     return _ConvModule.apply(x, *parameters, options)
+
+
+def run_conv_module_on_chunk(
+    x: torch.Tensor,
+    parameters: ConvModuleParameters,
+    options: dict,
+    left_context: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for the next chunk of a stream, without gradients.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        (B, T, C), the chunk.
+    parameters : ConvModuleParameters
+        Of any floating dtype.
+    options : dict
+        As for :func:`run_conv_module`.
+    left_context : torch.Tensor, optional
+        (B, L, C), what the depthwise convolution read before.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        The result and what the depthwise convolution read of x, (B, T, C).
+    """
+    if left_context is not None:
+        left_context = cast(left_context, options["dtype"])
+    y, (*_, g) = _forward(x, parameters, options, left_context)
+    return y, g
+
+
+def _forward(x, p, options, left_context=None):
+    """The result; and the normalised x, h, u, z, casted weights and g."""
+    from speechbrain_triton.ops.conv_block.launch import launch_block
+    from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm
+
+    dtype = options["dtype"]
+    n = launch_layer_norm(
+        x,
+        p.layer_norm_weight,
+        p.layer_norm_bias,
+        options["layer_norm_eps"],
+        "none",
+        dtype,
+    )
+    first = cast(p.bottleneck_weight.squeeze(-1), dtype)
+    second = cast(p.linear_weight, dtype)
+    B, T, C = x.shape
+    h = torch.mm(n.view(-1, C), first.t()).view(B, T, 2 * C)
+    z, u, g = launch_block(
+        h, _block_parameters(p), _block_options(x, p, options), left_context
+    )
+    # Not by F.linear, which returns a view: the host masks in place.
+    y = torch.empty_like(z)
+    y_rows, z_rows = y.view(-1, C), z.view(-1, C)
+    if p.linear_bias is None:
+        torch.mm(z_rows, second.t(), out=y_rows)
+    else:
+        bias = cast(p.linear_bias, dtype)
+        torch.addmm(bias, z_rows, second.t(), out=y_rows)
+    return y, (n, h, u, z, first, second, g)
 
 
 class _ConvModule(torch.autograd.Function):
@@ -56,42 +121,9 @@ class _ConvModule(torch.autograd.Function):
     # 10 C bytes a frame.
     @staticmethod
     def forward(ctx, x, *arguments):
-        from speechbrain_triton.ops.conv_block.launch import launch_block
-        from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm
-
-        p = ConvModuleParameters(*arguments[:-1])
-        options = arguments[-1]
-        dtype = options["dtype"]
-        ctx.block = block_options(
-            x.shape[1],
-            p.conv_weight.shape[2],
-            options["norm_eps"],
-            options["activation"],
-            options["padding"],
-            options["chunk_size"],
-        )
-        n = launch_layer_norm(
-            x,
-            p.layer_norm_weight,
-            p.layer_norm_bias,
-            options["layer_norm_eps"],
-            "none",
-            dtype,
-        )
-        first = p.bottleneck_weight.squeeze(-1).to(dtype)
-        second = p.linear_weight.to(dtype)
-        bias = None if p.linear_bias is None else p.linear_bias.to(dtype)
-        h = F.linear(n, first)
-        z, u = launch_block(h, _block_parameters(p), ctx.block)
-        ctx.save_for_backward(x, *p, n, h, u, z, first, second)
-        ctx.options = options
-        # Not by F.linear, which returns a view: the host masks in place.
-        y = torch.empty_like(z)
-        y_rows, z_rows = y.view(-1, y.shape[2]), z.view(-1, z.shape[2])
-        if bias is None:
-            torch.mm(z_rows, second.t(), out=y_rows)
-        else:
-            torch.addmm(bias, z_rows, second.t(), out=y_rows)
+        *p, ctx.options = arguments
+        y, (*kept, _) = _forward(x, ConvModuleParameters(*p), ctx.options)
+        ctx.save_for_backward(x, *p, *kept)
         return y
 
     @staticmethod
@@ -119,33 +151,27 @@ def _gradients(ctx, dy, x, p, n, h, u, z, first, second):
     from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm_grad
     from speechbrain_triton.ops.reduction import ColumnSums
 
-    needs = dict(
-        zip(
-            ("x", *ConvModuleParameters._fields),
-            ctx.needs_input_grad,
-            strict=False,
-        )
-    )
+    needs = ConvModuleParameters(*ctx.needs_input_grad[1:-1])
     B, T, C = x.shape
     dy = dy.contiguous()
     dy_rows = dy.view(-1, C)
     sums = ColumnSums(B * T, 7 * C, x.device)
-    dsecond = dfirst = dx = None
-    if needs["linear_weight"]:
+    dsecond = dfirst = None
+    if needs.linear_weight:
         dsecond = _matmul(dy_rows.t(), z.view(-1, C), p.linear_weight.dtype)
     dh, dweight, dbias = launch_block_grad(
         torch.mm(dy_rows, second).view(dy.shape),
         h,
         u,
         _block_parameters(p),
-        ctx.block,
+        _block_options(x, p, ctx.options),
         sums,
         column=2 * C,
         extra=dy,
-        convolution=needs["conv_weight"] or needs["conv_bias"],
+        convolution=needs.conv_weight or needs.conv_bias,
     )
     dh_rows = dh.view(-1, 2 * C)
-    if needs["bottleneck_weight"]:
+    if needs.bottleneck_weight:
         dfirst = _matmul(dh_rows.t(), n.view(-1, C), p.bottleneck_weight.dtype)
         dfirst = dfirst.view(p.bottleneck_weight.shape)
     dx = launch_layer_norm_grad(
@@ -173,6 +199,17 @@ def _gradients(ctx, dy, x, p, n, h, u, z, first, second):
     )
 
 
+def _block_options(x, p, options):
+    return block_options(
+        x.shape[1],
+        p.conv_weight.shape[2],
+        options["norm_eps"],
+        options["activation"],
+        options["padding"],
+        options["chunk_size"],
+    )
+
+
 def _block_parameters(p: ConvModuleParameters):
     from speechbrain_triton.ops.conv_block.launch import BlockParameters
 
@@ -191,7 +228,7 @@ def _matmul(
     """a @ b, rounded once to dtype."""
     if dtype is torch.float32 and a.dtype is not dtype and _mixed_matmul(a):
         return torch.mm(a, b, out_dtype=dtype)
-    return torch.mm(a, b).to(dtype)
+    return cast(torch.mm(a, b), dtype)
 
 
 def _mixed_matmul(a: torch.Tensor) -> bool:

@@ -39,6 +39,12 @@ def run_conv(
     """
     if torch.compiler.is_compiling():
         return _conv(x, weight, bias, left_context, *geometry)
+    if not torch.is_grad_enabled():
+        from speechbrain_triton.ops.depthwise_conv1d import launch
+
+        return launch.launch_conv(
+            x, weight, bias, geometry, left_context=left_context
+        )
     return _Conv.apply(x, weight, bias, geometry, left_context)
 
 

@@ -182,10 +182,13 @@ def weight_grad_kernel(
         for _ in range(t0, end, TILE):
             edges = _chunk_edges(t0, 0, chunk, TILE, K, False, GRAIN)
             grads = ()
+            tile_sum = tl.zeros([LANES * PACK], dtype=tl.float32)
             for o in tl.static_range(TILE):
                 dy = unpack(dys[o], DTYPE, PACK)
-                acc_bias += dy
+                tile_sum += dy
                 grads = grads + (dy,)
+            # A sum of sums rounds less than one long one.
+            acc_bias += tile_sum
             dys = load_rows(dy_row, t0, end, TILE, TILE, WIDTH)
             for r in tl.static_range(TILE + K - 1):
                 x = unpack(window[r], DTYPE, PACK)

@@ -41,10 +41,12 @@ def run_layer_norm(
     torch.Tensor
         (..., C).
     """
-    function = (
-        _layer_norm if torch.compiler.is_compiling() else _LayerNorm.apply
-    )
-    return function(x, weight, bias, eps, activation, dtype)
+    arguments = x, weight, bias, eps, activation, dtype
+    if torch.compiler.is_compiling():
+        return _layer_norm(*arguments)
+    if not torch.is_grad_enabled():
+        return _forward(*arguments)
+    return _LayerNorm.apply(*arguments)
 
 
 def _forward(x, weight, bias, eps, activation, dtype):
