@@ -47,7 +47,7 @@ def test_kernel_is_right_for_every_width_and_length(T, C, launches):
     assert_kernel_is_right(tensors, launches, chunk_size=24)
 
 
-@pytest.mark.parametrize("K", [1, 2, 5, 9, 15, 30, 32, 33, 64, 65, 100, 128])
+@pytest.mark.parametrize("K", [1, 2, 5, 9, 15, 30, 32, 33, 64, 65, 80])
 def test_kernel_is_right_for_every_number_of_taps(K, launches):
     tensors = inputs(8, 211, 256, K, dtype=torch.float16, device="cuda")
     assert_kernel_is_right(tensors, launches, chunk_size=16)
