@@ -77,6 +77,8 @@ def triton_obstacle(
     """
     if not TRITON_INSTALLED:
         return "the package triton is not installed"
+    if not torch.compiler.is_compiling() and torch.jit.is_tracing():
+        return "torch.jit.trace cannot record kernels"
     if dtype is torch.float64:
         return "the kernels accumulate in float32 and the tensors are float64"
     if dtype is not None and dtype not in (

@@ -143,3 +143,73 @@ def test_weight_norm_is_not_passed_by(device):
     nn.utils.parametrizations.weight_norm(model[0].conv)
     report = st.apply_kernels(model, conv="auto").conv
     assert "ParametrizedConv1d in place of conv" in str(report)
+
+
+class Wrapped(nn.Module):
+    """A layer without a weight of its own."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return 2 * self.inner(x)
+
+
+@pytest.mark.parametrize(
+    "place", ["conv", "layer_norm", "bottleneck.0", "after_conv.2"]
+)
+def test_any_layer_may_take_a_place_after_the_switch(place, device):
+    module = ConvolutionModule(C, 3).to(device)
+    reference = copy.deepcopy(module)
+    st.apply_kernels(module, conv="auto")
+    for model in (module, reference):
+        parent, _, name = place.rpartition(".")
+        parent = model.get_submodule(parent)
+        setattr(parent, name, Wrapped(getattr(parent, name)))
+    x = frames(device)
+    torch.testing.assert_close(module(x), reference(x))
+
+
+def test_activation_with_a_forward_of_its_own_is_called(device, launches):
+    module = ConvolutionModule(C, 3).to(device)
+    reference = copy.deepcopy(module)
+    st.apply_kernels(module, conv="triton")
+    for model in (module, reference):
+        model.after_conv[1].forward = torch.tanh
+    x = frames(device)
+    torch.testing.assert_close(module(x), reference(x))
+    assert launches["conv_kernel"] == 1
+
+
+def test_containers_with_names_of_their_own_are_left_alone(device):
+    module = ConvolutionModule(C, 3).to(device)
+    pointwise, gate = module.bottleneck
+    module.bottleneck = nn.Sequential()
+    module.bottleneck.add_module("pointwise", pointwise)
+    module.bottleneck.add_module("gate", gate)
+    report = st.apply_kernels(module, conv="auto").conv
+    assert "in place of bottleneck" in str(report)
+
+
+def test_replicas_with_plain_tensors_run(device, launches):
+    """As torch.nn.DataParallel makes them: without parameters."""
+    module = ConvolutionModule(C, 3).to(device)
+    st.apply_kernels(module, conv="triton")
+    x = frames(device)
+    expected = module(x)
+    for inner in module.modules():
+        for name, parameter in list(inner._parameters.items()):
+            del inner._parameters[name]
+            setattr(inner, name, parameter.detach().clone())
+    torch.testing.assert_close(module(x), expected)
+    assert launches["conv_kernel"] == 2
+
+
+def test_tracing_takes_the_torch_path(device):
+    module = ConvolutionModule(C, 3).to(device).eval()
+    x = frames(device)
+    expected = module(x)
+    st.apply_kernels(module, conv="auto")
+    traced = torch.jit.trace(module, x, check_trace=False)
+    torch.testing.assert_close(traced(x), expected)

@@ -15,6 +15,7 @@ from speechbrain_triton.backend import (
 from speechbrain_triton.modules.coverage import (
     convolutions_of,
     fused_activation,
+    has_hooks,
     is_square_linear,
     module_obstacle,
 )
@@ -204,8 +205,9 @@ class TritonConvolutionModule(ConvolutionModule):
     def streams(self, x: torch.Tensor) -> bool:
         """Whether a chunk can go on from what the last one left.
 
-        Only without gradients, and with the layers that SpeechBrain built;
-        otherwise the last frames have to be computed again.
+        Only without gradients, with the layers that SpeechBrain built and
+        without hooks, which would see a chunk without the frames before it;
+        otherwise these have to be computed again.
 
         Arguments
         ---------
@@ -226,6 +228,7 @@ class TritonConvolutionModule(ConvolutionModule):
             not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
             and self._compiled_call_impl is None
+            and not has_hooks(self)
             and is_square_linear(linear, x.shape[-1])
             and fused_activation(activation) is not None
             and self.takes_triton(x)
@@ -260,16 +263,20 @@ class TritonConvolutionModule(ConvolutionModule):
         # SpeechBrain's forward refuses chunks in a causal module: let it.
         if dynchunktrain_config is not None and self.causal:
             return False
-        dtype = autocast_dtype(x)
+        dtype, obstacle = autocast_dtype(x), module_obstacle(self)
         # So it does with x and weights of two dtypes outside autocast.
-        if dtype is None and x.dtype is not self.conv.weight.dtype:
+        if (
+            dtype is None
+            and obstacle is None
+            and x.dtype is not self.conv.weight.dtype
+        ):
             return False
         taken = use_triton(
             self.backend,
             "ConvolutionModule",
             x.device,
             dtype or x.dtype,
-            module_obstacle(self),
+            obstacle,
         )
         if taken:
             log_once("ConvolutionModule: Triton path.")

@@ -46,18 +46,21 @@ def module_obstacle(module: ConvolutionModule) -> str | None:
         ("bottleneck", module.bottleneck, 2),
         ("after_conv", module.after_conv, 4),
     ):
-        if type(container) is not nn.Sequential or len(container) != size:
+        names = [str(i) for i in range(size)]
+        if (
+            type(container) is not nn.Sequential
+            or list(container._modules) != names
+        ):
             return f"a {type(container).__name__} in place of {name}"
     for name, inner, expected in _bypassed(module):
         if type(inner) is not expected:
             return f"a {type(inner).__name__} in place of {name}"
-        if _has_hooks(inner):
+        if has_hooks(inner):
             return f"hooks on {name}"
         if "forward" in inner.__dict__:
             return f"a forward of its own on {name}"
         if expected is nn.LayerNorm and (
-            inner._parameters["weight"] is None
-            or inner._parameters["bias"] is None
+            inner.weight is None or inner.bias is None
         ):
             return f"a {name} without weight and bias"
     C = module.layer_norm.normalized_shape[-1]
@@ -119,12 +122,13 @@ def is_square_linear(linear: nn.Module, C: int) -> bool:
     return (
         type(linear) is nn.Linear
         and linear.in_features == linear.out_features == C
-        and not _has_hooks(linear)
+        and not has_hooks(linear)
         and "forward" not in linear.__dict__
     )
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of the module runs more than its forward."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -150,7 +154,7 @@ def fused_activation(activation: nn.Module) -> str | None:
     >>> fused_activation(nn.GELU()), fused_activation(nn.GELU("tanh"))
     ('gelu', None)
     """
-    if _has_hooks(activation):
+    if has_hooks(activation) or "forward" in activation.__dict__:
         return None
     kind = type(activation)
     if kind is nn.SiLU or (kind is Swish and activation.beta == 1):

@@ -1,5 +1,7 @@
 """The Conformer's encoder layer, streaming without recomputation."""
 
+from typing import NamedTuple
+
 import torch
 from speechbrain.lobes.models.transformer.Conformer import (
     ConformerEncoderLayer,
@@ -10,6 +12,23 @@ from speechbrain_triton.modules.convolution import TritonConvolutionModule
 from speechbrain_triton.modules.streaming import last_frames, streaming
 
 
+class GatedContext(NamedTuple):
+    """What a convolution module keeps of a stream.
+
+    Arguments
+    ---------
+    frames : torch.Tensor or None
+        The depthwise convolution's last input frames, (B, up to P, C).
+    beside : torch.Tensor or None
+        SpeechBrain's own context of the same frames. Another one in its
+        place means that the stream went on without the kernels, or that its
+        caller changed it.
+    """
+
+    frames: torch.Tensor | None
+    beside: torch.Tensor | None
+
+
 class TritonConformerEncoderLayer(ConformerEncoderLayer):
     """SpeechBrain's ``ConformerEncoderLayer`` around a switched module.
 
@@ -18,7 +37,7 @@ class TritonConformerEncoderLayer(ConformerEncoderLayer):
     again, the depthwise convolution here reads them where they are, after the
     gate. ``context.gated_left_context`` holds them, beside SpeechBrain's own
     ``dcconv_left_context``, which stays what it is in SpeechBrain: a stream
-    may go on when the kernels are switched off.
+    may go on when the kernels are switched off, or its context was changed.
     """
 
     def forward_streaming(
@@ -47,21 +66,22 @@ class TritonConformerEncoderLayer(ConformerEncoderLayer):
         """
         module = self.convolution_module
         before = context.dcconv_left_context
-        gated = getattr(context, "gated_left_context", None)
-        continued = (before is None) == (gated is None)
+        gated = getattr(context, "gated_left_context", GatedContext(None, None))
         if not (
-            continued
+            gated.beside is before
             and isinstance(module, TritonConvolutionModule)
             and module.streams(x)
         ):
-            context.gated_left_context = None
             return super().forward_streaming(x, context, pos_embs)
 
         context.dcconv_left_context = None
-        with streaming(gated) as stream:
-            result = super().forward_streaming(x, context, pos_embs)
-        context.gated_left_context = stream.left_context
-        context.dcconv_left_context = last_frames(
-            before, context.dcconv_left_context, module.padding
-        )
+        try:
+            with streaming(gated.frames) as stream:
+                result = super().forward_streaming(x, context, pos_embs)
+        except BaseException:
+            context.dcconv_left_context = before
+            raise
+        after = last_frames(before, context.dcconv_left_context, module.padding)
+        context.dcconv_left_context = after
+        context.gated_left_context = GatedContext(stream.left_context, after)
         return result

@@ -31,6 +31,8 @@ def gradients_by_twin(
     tuple of torch.Tensor or None
         One for each input.
     """
+    # Aliases: one tensor may be several of the inputs, with a gradient each.
+    inputs = [None if x is None else x.view_as(x) for x in inputs]
     wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
     y = twin(*inputs)
     found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))

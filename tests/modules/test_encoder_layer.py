@@ -1,5 +1,7 @@
 """The encoder layer's streaming: no copy of the left context, same result."""
 
+import copy
+
 import pytest
 import torch
 from speechbrain.lobes.models.transformer.Conformer import (
@@ -18,17 +20,27 @@ def layers(model):
     return [m for m in model.modules() if isinstance(m, ConformerEncoderLayer)]
 
 
-def stream(model, x, sizes, change=None):
-    """Encode x in chunks; ``change`` is called before the third."""
+def chunks_of(model, x, sizes, before=None):
+    """Encode x in chunks; ``before`` may change each, and the context."""
+    return _stream(model, x, sizes, before)[0]
+
+
+def stream(model, x, sizes, before=None):
+    """The same, joined; and the context."""
+    outputs, context = _stream(model, x, sizes, before)
+    return torch.cat(outputs, dim=1), context
+
+
+def _stream(model, x, sizes, before):
     context = model.make_streaming_context(CONFIG)
     outputs, start = [], 0
     for i, size in enumerate(sizes):
-        if i == 2 and change is not None:
-            change()
         chunk = x[:, start : start + size]
+        if before is not None:
+            chunk = before(i, context, chunk)
         outputs.append(model.encode_streaming(chunk, context))
         start += size
-    return torch.cat(outputs, dim=1), context
+    return outputs, context
 
 
 @pytest.mark.parametrize("kernel_size", [7, 31])
@@ -81,31 +93,95 @@ def test_stream_with_gradients_equals_stock(device, launches):
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("pattern", ["00111", "11000", "10011", "01010"])
 @torch.no_grad()
-def test_stream_of_another_batch_is_refused(device):
-    model = encoder(device)
-    st.apply_kernels(model, conv="triton")
-    context = model.make_streaming_context(CONFIG)
-    model.encode_streaming(torch.randn(2, 8, D, device=device), context)
-    for layer in context.encoder_context.layers:
-        layer.mha_left_context = layer.mha_left_context[:1]
-    with pytest.raises(ValueError, match="x has 1 utterances, and the stream"):
-        model.encode_streaming(torch.randn(1, 8, D, device=device), context)
-
-
-@pytest.mark.parametrize("switch", ["on", "off"])
-@torch.no_grad()
-def test_flag_may_change_in_the_middle_of_a_stream(switch, device):
+def test_flag_may_change_in_the_middle_of_a_stream(pattern, device):
     model = encoder(device, kernel_size=7)
     x = torch.randn(1, 40, D, device=device)
     expected, _ = stream(model, x, [8] * 5)
-    if switch == "on":
-        change = lambda: st.apply_kernels(model, conv="triton")  # noqa: E731
-    else:
-        st.apply_kernels(model, conv="triton")
-        change = lambda: st.restore(model)  # noqa: E731
-    ours, _ = stream(model, x, [8] * 5, change)
+
+    def switch(i, context, chunk):
+        if pattern[i] == "1":
+            st.apply_kernels(model, conv="triton")
+        else:
+            st.restore(model)
+        return chunk
+
+    ours, _ = stream(model, x, [8] * 5, switch)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [[1, 0], [1]])
+@torch.no_grad()
+def test_caller_may_reorder_or_drop_utterances(rows, device):
+    model = encoder(device, kernel_size=7)
+    x = torch.randn(2, 32, D, device=device)
+
+    def pick(i, context, chunk):
+        if i == 2:
+            for layer in context.encoder_context.layers:
+                layer.mha_left_context = layer.mha_left_context[rows]
+                layer.dcconv_left_context = layer.dcconv_left_context[rows]
+        return chunk[rows] if i >= 2 else chunk
+
+    expected = chunks_of(model, x, [8] * 4, pick)
+    st.apply_kernels(model, conv="triton")
+    for ours, stock in zip(
+        chunks_of(model, x, [8] * 4, pick), expected, strict=True
+    ):
+        torch.testing.assert_close(ours, stock, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_chunk_may_be_tried_again_after_an_error(device):
+    model = encoder(device, kernel_size=7)
+    x = torch.randn(1, 32, D, device=device)
+    expected, _ = stream(model, x, [8] * 4)
+    st.apply_kernels(model, conv="triton")
+
+    def fail_once(i, context, chunk):
+        if i == 2:
+
+            def stop(*args):
+                raise MemoryError
+
+            layer = model.encoder.layers[0].ffn_module1
+            hook = layer.register_forward_pre_hook(stop)
+            with pytest.raises(MemoryError):
+                model.encode_streaming(chunk, context)
+            hook.remove()
+        return chunk
+
+    ours, _ = stream(model, x, [8] * 4, fail_once)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_stream_continues_from_a_copy_of_its_context(device, launches):
+    model = encoder(device, kernel_size=7)
+    st.apply_kernels(model, conv="triton")
+    x = torch.randn(1, 16, D, device=device)
+    context = model.make_streaming_context(CONFIG)
+    model.encode_streaming(x[:, :8], context)
+    copied = copy.deepcopy(context)
+    first = model.encode_streaming(x[:, 8:], context)
+    second = model.encode_streaming(x[:, 8:], copied)
+    assert torch.equal(first, second)
+
+
+@torch.no_grad()
+def test_hooks_see_what_they_see_in_stock(device):
+    model = encoder(device, kernel_size=7)
+    shapes = []
+    model.encoder.layers[0].convolution_module.register_forward_hook(
+        lambda module, args, y: shapes.append(tuple(args[0].shape))
+    )
+    x = torch.randn(1, 16, D, device=device)
+    stream(model, x, [8, 8])
+    expected = shapes.copy()
+    st.apply_kernels(model, conv="triton")
+    stream(model, x, [8, 8])
+    assert shapes == 2 * expected
 
 
 @torch.no_grad()

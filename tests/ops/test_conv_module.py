@@ -247,3 +247,15 @@ def test_torch_path_is_the_twin():
     ours = call(conv_module)(**t, chunk_size=4, backend="torch")
     twin = call(conv_module_reference)(**t, chunk_size=4)
     assert torch.equal(ours, twin)
+
+
+def test_tied_parameters_get_one_gradient_each(device):
+    """Under create_graph the twin sees one tensor in two places."""
+    tensors = inputs(2, 9, 24, 3, device=device)
+    tied = tensors["norm_weight"].requires_grad_()
+    tensors["layer_norm_weight"] = tied
+    y = call(conv_module)(**tensors, backend="triton")
+    loss = y.pow(2).sum()
+    (plain,) = torch.autograd.grad(loss, tied, retain_graph=True)
+    (with_graph,) = torch.autograd.grad(loss, tied, create_graph=True)
+    torch.testing.assert_close(with_graph, plain, rtol=1e-4, atol=1e-4)

@@ -130,3 +130,13 @@ def test_wrong_arguments_are_named(device):
     wide = torch.zeros(1, 8193, device=device)
     with pytest.raises(RuntimeError, match="at most 8192 channels, not 8193"):
         layer_norm(wide, wide[0], wide[0], backend="triton")
+
+
+@pytest.mark.parametrize("C", [12, 96, 144, 512])
+def test_rows_of_equal_channels_become_the_bias(C, device):
+    """Not noise, blown up by 1 / sqrt(eps)."""
+    x = 3 * torch.randn(20, 1, device=device).expand(-1, C)
+    bias = torch.randn(C, device=device)
+    weight = torch.ones(C, device=device)
+    y = layer_norm(x, weight, bias, backend="triton")
+    torch.testing.assert_close(y, bias.expand(20, C), rtol=0, atol=1e-6)

@@ -14,41 +14,28 @@ from speechbrain_triton.ops.depthwise_conv1d.geometry import geometry_of
 from speechbrain_triton.ops.twin import gradients_by_twin
 
 
-def run_conv_block(
-    h: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    norm_bias: torch.Tensor,
-    glu_bias: torch.Tensor | None,
-    eps: float,
-    activation: str,
-    padding: str,
-    chunk_size: int | None,
-) -> torch.Tensor:
+def run_conv_block(h: torch.Tensor, *arguments) -> torch.Tensor:
     """Run the kernels on arguments that are known to fit.
 
     Arguments
     ---------
     h : torch.Tensor
         (B, T, 2 C).
-    weight, bias, norm_weight, norm_bias, glu_bias : torch.Tensor
-        As in :func:`~speechbrain_triton.ops.conv_block`.
-    eps, activation, padding, chunk_size
-        Likewise.
+    *arguments
+        weight, bias, norm_weight, norm_bias, glu_bias, eps, activation,
+        padding and chunk_size of
+        :func:`~speechbrain_triton.ops.conv_block`.
 
     Returns
     -------
     torch.Tensor
         (B, T_out, C) in h's dtype.
     """
-    inputs = h, weight, bias, norm_weight, norm_bias, glu_bias
-    options = eps, activation, padding, chunk_size
     if torch.compiler.is_compiling():
-        return _conv_block(*inputs, *options)[0]
+        return _conv_block(h, *arguments)[0]
     if not torch.is_grad_enabled():
-        return _forward(*inputs, *options)[0]
-    return _ConvBlock.apply(*inputs, *options)
+        return _forward(h, *arguments)[0]
+    return _ConvBlock.apply(h, *arguments)
 
 
 def block_options(T, K, eps, activation, padding, chunk_size):

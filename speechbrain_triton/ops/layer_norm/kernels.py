@@ -110,11 +110,12 @@ def layer_norm_grad_kernel(
 @triton.jit
 def _normalise(x, mask, eps, C: tl.constexpr):
     """Rows with mean 0 and variance 1, and the factor that made it 1."""
-    # Rounded to nearest: where all channels are equal, as in padding, the rest
-    # must be zero, or it is blown up to noise.
-    total = tl.sum(x, axis=1, keep_dims=True)
-    mean = tl.div_rn(total, tl.full(total.shape, C, dtype=tl.float32))
+    mean = tl.sum(x, axis=1, keep_dims=True) / C
     centred = tl.where(mask, x - mean, 0.0)
+    # The mean is rounded. Where all channels are equal, what remains of it is
+    # all there is, and would be blown up to noise.
+    rest = tl.sum(centred, axis=1, keep_dims=True) / C
+    centred = tl.where(mask, centred - rest, 0.0)
     variance = tl.sum(centred * centred, axis=1, keep_dims=True) / C
     scale = 1.0 / tl.sqrt(variance + eps)
     # With eps 0 the scale of a masked row is infinite.
