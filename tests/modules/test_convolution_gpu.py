@@ -53,3 +53,20 @@ def test_gradient_scaler_skips_a_step_that_overflows(launches):
     assert launches["conv_kernel"] == 2
     assert torch.equal(ours.conv.weight, before)
     assert scaler.get_scale() < 2.0**40
+
+
+def test_module_can_be_captured_into_graphs():
+    _, ours = pair(64, 15, backend="auto", device="cuda")
+    _, eager = pair(64, 15, backend="auto", device="cuda")
+    eager.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 50, 64, device="cuda", requires_grad=True)
+    dy = torch.randn(2, 50, 64, device="cuda").bfloat16()
+    results = []
+    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        graphed = torch.cuda.make_graphed_callables(ours, (x,))
+        for module, parameters in ((graphed, ours), (eager, eager)):
+            y = module(x)
+            leaves = (x, *parameters.parameters())
+            results.append((y, *torch.autograd.grad(y, leaves, dy)))
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)

@@ -78,12 +78,15 @@ def run_conv_module_on_chunk(
     """
     if left_context is not None:
         left_context = cast(left_context, options["dtype"])
-    y, (*_, g) = _forward(x, parameters, options, left_context)
+    y, (*_, g) = _forward(x, parameters, options, left_context, chunk=True)
     return y, g
 
 
-def _forward(x, p, options, left_context=None):
-    """The result; and the normalised x, h, u, z, casted weights and g."""
+def _forward(x, p, options, left_context=None, chunk=False):
+    """The result; and the normalised x, h, u, z, casted weights and g.
+
+    g is kept only of a chunk of a stream.
+    """
     from speechbrain_triton.ops.conv_block.launch import launch_block
     from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm
 
@@ -103,6 +106,8 @@ def _forward(x, p, options, left_context=None):
     z, u, g = launch_block(
         h, _block_parameters(p), _block_options(x, p, options), left_context
     )
+    if not chunk:
+        g = None
     # Not by F.linear, which returns a view: the host masks in place.
     y = torch.empty_like(z)
     y_rows, z_rows = y.view(-1, C), z.view(-1, C)
