@@ -13,7 +13,7 @@ pytest.importorskip("espeakng_loader")
 from speechbrain_triton.corpora import _espeak_worker, espeak
 from speechbrain_triton.corpora._espeak_worker import FAILED, HEADER
 from speechbrain_triton.corpora.espeak import Synthesizer
-from speechbrain_triton.corpora.spoken_numbers import TEST_VOICES, TRAIN_VOICES
+from speechbrain_triton.corpora.utterances import TEST_VOICES, TRAIN_VOICES
 
 VOICES = {**TRAIN_VOICES, **TEST_VOICES}
 

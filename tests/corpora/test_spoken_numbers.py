@@ -19,9 +19,9 @@ from speechbrain.dataio.dataio import read_audio
 from speechbrain.dataio.dataset import DynamicItemDataset
 
 from speechbrain_triton.corpora import prepare_spoken_numbers, spoken_numbers
-from speechbrain_triton.corpora.spoken_numbers import (
+from speechbrain_triton.corpora.spoken_numbers import MARKER
+from speechbrain_triton.corpora.utterances import (
     DIGITS,
-    MARKER,
     SPLITS,
     TEST_VOICES,
     TRAIN_VOICES,
