@@ -100,6 +100,22 @@ def outcome(function, tensors, dy, **options):
     return {"y": y.detach(), **dict(zip(names, grads, strict=True))}
 
 
+def assert_backward_repeats(function, tensors):
+    """Bit by bit, and with the inputs left as they were."""
+    before = {name: t.clone() for name, t in tensors.items()}
+    leaves = {n: t.requires_grad_() for n, t in tensors.items()}
+    y = function(**leaves, backend="triton")
+    dy = torch.randn_like(y)
+    first, second = (
+        torch.autograd.grad(y, list(leaves.values()), dy, retain_graph=True)
+        for _ in range(2)
+    )
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    for name, t in leaves.items():
+        assert torch.equal(t, before[name])
+
+
 def doubles(tensors):
     return {name: tensor.double() for name, tensor in tensors.items()}
 

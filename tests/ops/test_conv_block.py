@@ -2,7 +2,13 @@
 
 import pytest
 import torch
-from depthwise_cases import doubles, oracle, out_frames, outcome
+from depthwise_cases import (
+    assert_backward_repeats,
+    doubles,
+    oracle,
+    out_frames,
+    outcome,
+)
 from tolerance import assert_as_exact_as_stock
 
 from speechbrain_triton.ops import conv_block
@@ -134,19 +140,7 @@ def test_only_wanted_gradients_are_computed(device, launches):
 
 
 def test_inputs_are_left_as_they_were_and_backward_repeats(device):
-    tensors = inputs(2, 9, 24, 3, device=device)
-    before = {name: t.clone() for name, t in tensors.items()}
-    leaves = {n: t.requires_grad_() for n, t in tensors.items()}
-    y = conv_block(**leaves, backend="triton")
-    dy = torch.randn_like(y)
-    first, second = (
-        torch.autograd.grad(y, list(leaves.values()), dy, retain_graph=True)
-        for _ in range(2)
-    )
-    for a, b in zip(first, second, strict=True):
-        assert torch.equal(a, b)
-    for name, t in leaves.items():
-        assert torch.equal(t, before[name])
+    assert_backward_repeats(conv_block, inputs(2, 9, 24, 3, device=device))
 
 
 def test_double_backward_is_the_twins(device):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from depthwise_cases import doubles, oracle, outcome
+from depthwise_cases import assert_backward_repeats, doubles, oracle, outcome
 from tolerance import assert_as_exact_as_stock
 
 from speechbrain_triton.ops import ConvModuleParameters, conv_module
@@ -153,19 +153,9 @@ def test_frozen_parameters_get_no_gradient(frozen, device, launches):
 
 
 def test_inputs_are_left_as_they_were_and_backward_repeats(device):
-    tensors = inputs(2, 9, 24, 3, device=device)
-    before = {name: t.clone() for name, t in tensors.items()}
-    leaves = {n: t.requires_grad_() for n, t in tensors.items()}
-    y = call(conv_module)(**leaves, backend="triton")
-    dy = torch.randn_like(y)
-    first, second = (
-        torch.autograd.grad(y, list(leaves.values()), dy, retain_graph=True)
-        for _ in range(2)
+    assert_backward_repeats(
+        call(conv_module), inputs(2, 9, 24, 3, device=device)
     )
-    for a, b in zip(first, second, strict=True):
-        assert torch.equal(a, b)
-    for name, t in leaves.items():
-        assert torch.equal(t, before[name])
 
 
 def test_result_may_be_masked_in_place(device):

@@ -14,28 +14,34 @@ from speechbrain_triton.ops.depthwise_conv1d.geometry import geometry_of
 from speechbrain_triton.ops.twin import gradients_by_twin
 
 
-def run_conv_block(h: torch.Tensor, *arguments) -> torch.Tensor:
+def run_conv_block(
+    *inputs: torch.Tensor | None,
+    eps: float,
+    activation: str,
+    padding: str,
+    chunk_size: int | None,
+) -> torch.Tensor:
     """Run the kernels on arguments that are known to fit.
 
     Arguments
     ---------
-    h : torch.Tensor
-        (B, T, 2 C).
-    *arguments
-        weight, bias, norm_weight, norm_bias, glu_bias, eps, activation,
-        padding and chunk_size of
+    *inputs : torch.Tensor or None
+        h, weight, bias, norm_weight, norm_bias and glu_bias of
         :func:`~speechbrain_triton.ops.conv_block`.
+    eps, activation, padding, chunk_size
+        Likewise.
 
     Returns
     -------
     torch.Tensor
         (B, T_out, C) in h's dtype.
     """
+    arguments = *inputs, eps, activation, padding, chunk_size
     if torch.compiler.is_compiling():
-        return _conv_block(h, *arguments)[0]
+        return _conv_block(*arguments)[0]
     if not torch.is_grad_enabled():
-        return _forward(h, *arguments)[0]
-    return _ConvBlock.apply(h, *arguments)
+        return _forward(*arguments)[0]
+    return _ConvBlock.apply(*arguments)
 
 
 def block_options(T, K, eps, activation, padding, chunk_size):
@@ -45,12 +51,27 @@ def block_options(T, K, eps, activation, padding, chunk_size):
     return BlockOptions(geometry_of(T, K, padding, chunk_size), eps, activation)
 
 
-def _forward(h, weight, *others):
+def _forward(
+    h: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    norm_bias: torch.Tensor,
+    glu_bias: torch.Tensor | None,
+    eps: float,
+    activation: str,
+    padding: str,
+    chunk_size: int | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     from speechbrain_triton.ops.conv_block import launch
 
-    parameters = launch.BlockParameters(weight, *others[:4])
-    options = block_options(h.shape[1], weight.shape[2], *others[4:])
-    z, u, _ = launch.launch_block(h, parameters, options)
+    z, u, _ = launch.launch_block(
+        h,
+        launch.BlockParameters(weight, bias, norm_weight, norm_bias, glu_bias),
+        block_options(
+            h.shape[1], weight.shape[2], eps, activation, padding, chunk_size
+        ),
+    )
     return z, u
 
 
@@ -124,31 +145,9 @@ class _ConvBlock(torch.autograd.Function):
         return *grads, None, None, None, None
 
 
-@torch.library.custom_op("speechbrain_triton::conv_block", mutates_args=())
-def _conv_block(
-    h: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    norm_bias: torch.Tensor,
-    glu_bias: torch.Tensor | None,
-    eps: float,
-    activation: str,
-    padding: str,
-    chunk_size: int | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _forward(
-        h,
-        weight,
-        bias,
-        norm_weight,
-        norm_bias,
-        glu_bias,
-        eps,
-        activation,
-        padding,
-        chunk_size,
-    )
+_conv_block = torch.library.custom_op(
+    "speechbrain_triton::conv_block", _forward, mutates_args=()
+)
 
 
 @_conv_block.register_fake

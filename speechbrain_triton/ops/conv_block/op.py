@@ -114,4 +114,4 @@ def conv_block(
     obstacle = taps_obstacle(weight) or channels_obstacle(C)
     if not use_triton(backend, "conv_block", h.device, h.dtype, obstacle):
         return conv_block_reference(*inputs, **options)
-    return run_conv_block(*inputs, *options.values())
+    return run_conv_block(*inputs, **options)

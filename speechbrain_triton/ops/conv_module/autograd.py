@@ -9,7 +9,6 @@ biases and of the layer norms) share one launch at the end.
 from contextlib import nullcontext
 
 import torch
-import torch.nn.functional as F
 
 from speechbrain_triton.ops.conv_block.autograd import (
     block_options,
@@ -21,6 +20,7 @@ from speechbrain_triton.ops.conv_block.autograd import (
 from speechbrain_triton.ops.conv_module.reference import (
     ConvModuleParameters,
     conv_module_reference,
+    in_parts,
 )
 from speechbrain_triton.ops.layer_norm.autograd import run_layer_norm
 from speechbrain_triton.ops.twin import gradients_by_twin
@@ -46,7 +46,10 @@ def run_conv_module(
         (B, T, C) in the dtype among the options.
     """
     if torch.compiler.is_compiling():
-        return _compiled(x, parameters, **options)
+        # In parts: the compiler fuses casts and biases into the matmuls.
+        return in_parts(
+            run_layer_norm, run_conv_block, x, parameters, **options
+        )
     if not torch.is_grad_enabled():
         return _forward(x, parameters, options)[0]
     return _ConvModule.apply(x, *parameters, options)
@@ -246,39 +249,3 @@ def _without_autocast(device_type: str):
     if torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
-
-
-def _compiled(
-    x,
-    p,
-    *,
-    layer_norm_eps,
-    norm_eps,
-    activation,
-    padding,
-    chunk_size,
-    dtype,
-):
-    """In parts: the compiler fuses casts and biases into the matmuls."""
-    n = run_layer_norm(
-        x,
-        p.layer_norm_weight,
-        p.layer_norm_bias,
-        layer_norm_eps,
-        "none",
-        dtype,
-    )
-    z = run_conv_block(
-        F.linear(n, p.bottleneck_weight.squeeze(-1).to(dtype)),
-        p.conv_weight,
-        p.conv_bias,
-        p.norm_weight,
-        p.norm_bias,
-        p.bottleneck_bias,
-        norm_eps,
-        activation,
-        padding,
-        chunk_size,
-    )
-    bias = None if p.linear_bias is None else p.linear_bias.to(dtype)
-    return F.linear(z, p.linear_weight.to(dtype), bias)

@@ -1,5 +1,6 @@
 """Plain PyTorch twin of the convolution module."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -64,16 +65,57 @@ def conv_module_reference(
     >>> conv_module_reference(torch.rand(2, 20, 8), parameters).shape
     torch.Size([2, 20, 8])
     """
+    return in_parts(
+        layer_norm_reference,
+        conv_block_reference,
+        x,
+        parameters,
+        layer_norm_eps=layer_norm_eps,
+        norm_eps=norm_eps,
+        activation=activation,
+        padding=padding,
+        chunk_size=chunk_size,
+        dtype=x.dtype if dtype is None else dtype,
+    )
+
+
+def in_parts(
+    layer_norm: Callable[..., torch.Tensor],
+    conv_block: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    parameters: ConvModuleParameters,
+    *,
+    layer_norm_eps: float,
+    norm_eps: float,
+    activation: str,
+    padding: str,
+    chunk_size: int | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The module, of two given parts and PyTorch's linear layers.
+
+    Arguments
+    ---------
+    layer_norm, conv_block : callable
+        The twins, or what takes the same arguments.
+    x, parameters, ...
+        As for :func:`conv_module_reference`, all of them.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, T, C) in ``dtype``.
+    """
     p = parameters
-    dtype = x.dtype if dtype is None else dtype
-    n = layer_norm_reference(
+    n = layer_norm(
         x,
         p.layer_norm_weight,
         p.layer_norm_bias,
         eps=layer_norm_eps,
+        activation="none",
         dtype=dtype,
     )
-    z = conv_block_reference(
+    z = conv_block(
         F.linear(n, p.bottleneck_weight.squeeze(-1).to(dtype)),
         p.conv_weight,
         p.conv_bias,

@@ -49,7 +49,14 @@ def run_layer_norm(
     return _LayerNorm.apply(*arguments)
 
 
-def _forward(x, weight, bias, eps, activation, dtype):
+def _forward(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float,
+    activation: str,
+    dtype: torch.dtype,
+) -> torch.Tensor:
     from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm
 
     return launch_layer_norm(x, weight, bias, eps, activation, dtype)
@@ -93,16 +100,9 @@ class _LayerNorm(torch.autograd.Function):
         return *grads, None, None, None
 
 
-@torch.library.custom_op("speechbrain_triton::layer_norm", mutates_args=())
-def _layer_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    eps: float,
-    activation: str,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    return _forward(x, weight, bias, eps, activation, dtype)
+_layer_norm = torch.library.custom_op(
+    "speechbrain_triton::layer_norm", _forward, mutates_args=()
+)
 
 
 @_layer_norm.register_fake
