@@ -11,7 +11,11 @@ from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 from test_convolution_streaming import D, encoder
 
 import speechbrain_triton as st
-from speechbrain_triton.modules import TritonConformerEncoderLayer
+from speechbrain_triton.modules import (
+    TritonConformerEncoderLayer,
+    TritonConvolutionModule,
+)
+from speechbrain_triton.modules.streaming import streaming
 
 CONFIG = DynChunkTrainConfig(8, 2)
 
@@ -248,3 +252,17 @@ def test_an_adapter_behind_the_convolution_is_called_in_a_stream(device):
         layer.convolution_module.backend = "triton"
     ours, _ = stream(model, x, [8] * 3)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_chunk_of_another_batch_is_refused(device):
+    """A read of context that is not there must not happen."""
+    module = TritonConvolutionModule(D, 7, backend="triton").to(device).eval()
+    frames = torch.randn(2, 3, D, device=device)
+    with streaming(frames):
+        assert module(torch.randn(2, 4, D, device=device)).shape == (2, 4, D)
+    with (
+        streaming(frames),
+        pytest.raises(ValueError, match="x has 1 utterances, and the stream"),
+    ):
+        module(torch.randn(1, 4, D, device=device))
