@@ -13,11 +13,13 @@ from speechbrain_triton.backend import (
     use_triton,
 )
 from speechbrain_triton.modules.coverage import (
-    convolutions_of,
+    Layers,
     fused_activation,
     has_hooks,
     is_square_linear,
+    layers_of,
     module_obstacle,
+    weight_and_bias,
 )
 from speechbrain_triton.modules.streaming import (
     Stream,
@@ -102,60 +104,44 @@ class TritonConvolutionModule(ConvolutionModule):
         stream = current_stream()
         if stream is not None:
             return self._forward_chunk(x, stream)
-        if not self.takes_triton(x, dynchunktrain_config):
+        dtype = self._dtype_on_triton(x, dynchunktrain_config)
+        if dtype is None:
             return super().forward(x, mask, dynchunktrain_config)
 
         chunk_size = getattr(dynchunktrain_config, "chunk_size", None)
-        norm, activation, linear, dropout = self._after_conv()
-        fused = fused_activation(activation)
-        if fused is not None and is_square_linear(linear, x.shape[-1]):
-            out = self._whole(x, norm, fused, linear, chunk_size)
+        layers = layers_of(self)
+        fused = fused_activation(layers.activation)
+        if fused is not None and is_square_linear(layers.linear, x.shape[-1]):
+            out = self._whole(x, layers, fused, dtype, chunk_size)
         else:
-            out = self._block(x, norm, fused or "none", chunk_size)
-            out = linear(out if fused else activation(out))
-        out = dropout(out)
+            out = self._block(x, layers.norm, fused or "none", chunk_size)
+            out = layers.linear(out if fused else layers.activation(out))
+        out = layers.dropout(out)
         if mask is not None:
             out.masked_fill_(mask, 0.0)
         return out
 
-    def _whole(self, x, norm, activation, linear, chunk_size):
-        conv = self.conv
-        parameters = self._parameters_of(norm, linear)
-        options = self._options(x, norm, activation, chunk_size)
+    def _whole(self, x, layers, activation, dtype, chunk_size):
+        parameters = _parameters_of(layers)
+        options = self._options(layers, activation, dtype, chunk_size)
         check_arguments(
             x.shape,
             x.device,
-            conv.weight,
-            conv.bias,
+            parameters.conv_weight,
+            parameters.conv_bias,
             options["padding"],
             chunk_size,
         )
         return run_conv_module(x, parameters, options)
 
-    def _parameters_of(self, norm, linear) -> ConvModuleParameters:
-        conv, pointwise = convolutions_of(self)
-        entrance = self.layer_norm
-        return ConvModuleParameters(
-            entrance.weight,
-            entrance.bias,
-            pointwise.weight,
-            pointwise.bias,
-            conv.weight,
-            conv.bias,
-            norm.weight,
-            norm.bias,
-            linear.weight,
-            linear.bias,
-        )
-
-    def _options(self, x, norm, activation, chunk_size=None) -> dict:
+    def _options(self, layers, activation, dtype, chunk_size=None) -> dict:
         return {
-            "layer_norm_eps": self.layer_norm.eps,
-            "norm_eps": norm.eps,
+            "layer_norm_eps": layers.layer_norm.eps,
+            "norm_eps": layers.norm.eps,
             "activation": activation,
             "padding": "causal" if self.causal else "same",
             "chunk_size": chunk_size,
-            "dtype": autocast_dtype(x) or x.dtype,
+            "dtype": dtype,
         }
 
     def _block(self, x, norm, activation, chunk_size):
@@ -186,7 +172,7 @@ class TritonConvolutionModule(ConvolutionModule):
 
     def _forward_chunk(self, x: torch.Tensor, stream: Stream):
         """The next chunk of a stream, of which ``stream`` holds the state."""
-        norm, activation, linear, dropout = self._after_conv()
+        layers = layers_of(self)
         before = stream.left_context
         if before is not None and before.shape[0] != x.shape[0]:
             raise ValueError(
@@ -195,12 +181,16 @@ class TritonConvolutionModule(ConvolutionModule):
             )
         out, g = run_conv_module_on_chunk(
             x,
-            self._parameters_of(norm, linear),
-            self._options(x, norm, fused_activation(activation)),
+            _parameters_of(layers),
+            self._options(
+                layers,
+                fused_activation(layers.activation),
+                autocast_dtype(x) or x.dtype,
+            ),
             before if self.padding else None,
         )
         stream.left_context = last_frames(before, g, self.padding)
-        return dropout(out)
+        return layers.dropout(out)
 
     def streams(self, x: torch.Tensor) -> bool:
         """Whether a chunk can go on from what the last one left.
@@ -223,19 +213,19 @@ class TritonConvolutionModule(ConvolutionModule):
         RuntimeError
             If ``backend`` is ``"triton"`` and the kernels cannot run.
         """
-        _, activation, linear, _ = self._after_conv()
+        if (
+            torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or self._compiled_call_impl is not None
+            or has_hooks(self)
+            or not self.takes_triton(x)
+        ):
+            return False
+        layers = layers_of(self)
         return (
-            not torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and self._compiled_call_impl is None
-            and not has_hooks(self)
-            and is_square_linear(linear, x.shape[-1])
-            and fused_activation(activation) is not None
-            and self.takes_triton(x)
+            is_square_linear(layers.linear, x.shape[-1])
+            and fused_activation(layers.activation) is not None
         )
-
-    def _after_conv(self):
-        return self._modules["after_conv"]._modules.values()
 
     def takes_triton(
         self,
@@ -260,27 +250,37 @@ class TritonConvolutionModule(ConvolutionModule):
         RuntimeError
             If ``backend`` is ``"triton"`` and the kernels cannot run.
         """
+        return self._dtype_on_triton(x, dynchunktrain_config) is not None
+
+    def _dtype_on_triton(self, x, dynchunktrain_config) -> torch.dtype | None:
+        """In which the Triton path would compute; None for the other path."""
         # SpeechBrain's forward refuses chunks in a causal module: let it.
         if dynchunktrain_config is not None and self.causal:
-            return False
+            return None
         dtype, obstacle = autocast_dtype(x), module_obstacle(self)
-        # So it does with x and weights of two dtypes outside autocast.
-        if (
-            dtype is None
-            and obstacle is None
-            and x.dtype is not self.conv.weight.dtype
+        if dtype is None:
+            dtype = x.dtype
+            # So it does with x and weights of two dtypes outside autocast.
+            if obstacle is None:
+                weight, _ = weight_and_bias(self._modules["conv"])
+                if weight.dtype is not dtype:
+                    return None
+        if not use_triton(
+            self.backend, "ConvolutionModule", x.device, dtype, obstacle
         ):
-            return False
-        taken = use_triton(
-            self.backend,
-            "ConvolutionModule",
-            x.device,
-            dtype or x.dtype,
-            obstacle,
-        )
-        if taken:
-            log_once("ConvolutionModule: Triton path.")
-        return taken
+            return None
+        log_once("ConvolutionModule: Triton path.")
+        return dtype
 
     def extra_repr(self) -> str:
         return f"backend={self.backend!r}"
+
+
+def _parameters_of(layers: Layers) -> ConvModuleParameters:
+    return ConvModuleParameters(
+        *weight_and_bias(layers.layer_norm),
+        *weight_and_bias(layers.pointwise),
+        *weight_and_bias(layers.conv),
+        *weight_and_bias(layers.norm),
+        *weight_and_bias(layers.linear),
+    )

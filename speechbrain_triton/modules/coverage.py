@@ -1,11 +1,65 @@
-"""Which of SpeechBrain's convolution modules the kernels cover."""
+"""Which of SpeechBrain's convolution modules the kernels cover.
 
+Asked in every forward, since layers and hooks may come and go: attributes of a
+module take ten times as long as its dictionaries, which are read here instead.
+"""
+
+from typing import NamedTuple
+
+import torch
 from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 from speechbrain.nnet.activations import Swish
 from torch import nn
 
 from speechbrain_triton.ops.depthwise_conv1d.op import taps_obstacle
 from speechbrain_triton.ops.layer_norm.op import channels_obstacle
+
+
+class Layers(NamedTuple):
+    """The inner layers of a convolution module whose containers are plain.
+
+    The Triton path replaces all but the last three, and does not call them.
+    """
+
+    layer_norm: nn.LayerNorm
+    bottleneck: nn.Sequential
+    pointwise: nn.Conv1d
+    glu: nn.GLU
+    conv: nn.Conv1d
+    after_conv: nn.Sequential
+    norm: nn.LayerNorm
+    activation: nn.Module
+    linear: nn.Module
+    dropout: nn.Module
+
+
+_CONTAINERS = (
+    ("bottleneck", ("0", "1")),
+    ("after_conv", ("0", "1", "2", "3")),
+)
+_REPLACED = (
+    ("layer_norm", nn.LayerNorm),
+    ("bottleneck", nn.Sequential),
+    ("bottleneck.0", nn.Conv1d),
+    ("bottleneck.1", nn.GLU),
+    ("conv", nn.Conv1d),
+    ("after_conv", nn.Sequential),
+    ("after_conv.0", nn.LayerNorm),
+)
+
+
+def layers_of(module: ConvolutionModule) -> Layers:
+    """The inner layers of a module, of which nothing else is an obstacle."""
+    own = module._modules
+    bottleneck, after_conv = own["bottleneck"], own["after_conv"]
+    return Layers(
+        own["layer_norm"],
+        bottleneck,
+        *bottleneck._modules.values(),
+        own["conv"],
+        after_conv,
+        *after_conv._modules.values(),
+    )
 
 
 def module_obstacle(module: ConvolutionModule) -> str | None:
@@ -42,75 +96,58 @@ def module_obstacle(module: ConvolutionModule) -> str | None:
             "a causal module with kernel_size 1, which returns no frames "
             "in SpeechBrain"
         )
-    for name, container, size in (
-        ("bottleneck", module.bottleneck, 2),
-        ("after_conv", module.after_conv, 4),
-    ):
-        names = [str(i) for i in range(size)]
+    for name, places in _CONTAINERS:
+        container = module._modules[name]
         if (
             type(container) is not nn.Sequential
-            or list(container._modules) != names
+            or tuple(container._modules) != places
         ):
             return f"a {type(container).__name__} in place of {name}"
-    for name, inner, expected in _bypassed(module):
-        if type(inner) is not expected:
-            return f"a {type(inner).__name__} in place of {name}"
-        if has_hooks(inner):
+    layers = layers_of(module)
+    for (name, expected), layer in zip(_REPLACED, layers, strict=False):
+        if type(layer) is not expected:
+            return f"a {type(layer).__name__} in place of {name}"
+        if has_hooks(layer):
             return f"hooks on {name}"
-        if "forward" in inner.__dict__:
+        if "forward" in layer.__dict__:
             return f"a forward of its own on {name}"
-        if expected is nn.LayerNorm and (
-            inner.weight is None or inner.bias is None
-        ):
-            return f"a {name} without weight and bias"
-    C = module.layer_norm.normalized_shape[-1]
-    conv, pointwise = convolutions_of(module)
-    if _shape(conv) != (C, C, C, module.kernel_size, module.padding):
+        if expected is nn.LayerNorm:
+            weight, bias = weight_and_bias(layer)
+            if weight is None or bias is None:
+                return f"a {name} without weight and bias"
+    C = layers.layer_norm.normalized_shape[-1]
+    K, padding = module.kernel_size, module.padding
+    if not _has_shape(layers.conv, C, C, C, K, padding):
         return "a conv that is not the depthwise one SpeechBrain built"
-    if _shape(pointwise) != (C, 2 * C, 1, 1, 0):
+    if not _has_shape(layers.pointwise, C, 2 * C, 1, 1, 0):
         return "a bottleneck.0 that is not pointwise"
-    return taps_obstacle(conv.weight) or channels_obstacle(C)
+    weight, _ = weight_and_bias(layers.conv)
+    return taps_obstacle(weight) or channels_obstacle(C)
 
 
-def convolutions_of(
-    module: ConvolutionModule,
-) -> tuple[nn.Conv1d, nn.Conv1d]:
-    """The depthwise and the pointwise convolution of a module."""
-    layers = module._modules
-    return layers["conv"], layers["bottleneck"]._modules["0"]
+def weight_and_bias(
+    layer: nn.Module,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The parameters of a layer of PyTorch's."""
+    parameters = layer._parameters
+    if "weight" in parameters and "bias" in parameters:
+        return parameters["weight"], parameters["bias"]
+    # A replica of DataParallel has plain tensors in their place.
+    return layer.weight, layer.bias
 
 
-def _shape(conv: nn.Conv1d) -> tuple | None:
-    """In, out, groups, taps and padding; None for what SpeechBrain has not."""
-    if (
-        conv.stride != (1,)
-        or conv.dilation != (1,)
-        or conv.padding_mode != "zeros"
-    ):
-        return None
+def _has_shape(
+    conv: nn.Conv1d, C_in: int, C_out: int, groups: int, K: int, padding: int
+) -> bool:
     return (
-        conv.in_channels,
-        conv.out_channels,
-        conv.groups,
-        *conv.kernel_size,
-        *conv.padding,
-    )
-
-
-def _bypassed(module: ConvolutionModule):
-    """The inner layers that the Triton path does not call, but replaces."""
-    # Looked up in every forward: attributes of a module take ten times as
-    # long as its dictionary.
-    layers = module._modules
-    bottleneck, after_conv = layers["bottleneck"], layers["after_conv"]
-    return (
-        ("layer_norm", layers["layer_norm"], nn.LayerNorm),
-        ("bottleneck", bottleneck, nn.Sequential),
-        ("bottleneck.0", bottleneck._modules["0"], nn.Conv1d),
-        ("bottleneck.1", bottleneck._modules["1"], nn.GLU),
-        ("conv", layers["conv"], nn.Conv1d),
-        ("after_conv", after_conv, nn.Sequential),
-        ("after_conv.0", after_conv._modules["0"], nn.LayerNorm),
+        conv.in_channels == C_in
+        and conv.out_channels == C_out
+        and conv.groups == groups
+        and conv.kernel_size == (K,)
+        and conv.padding == (padding,)
+        and conv.stride == (1,)
+        and conv.dilation == (1,)
+        and conv.padding_mode == "zeros"
     )
 
 

@@ -6,6 +6,10 @@ import torch
 
 from speechbrain_triton.backend import interpreted
 
+# How many launch shapes each launcher remembers. Lengths vary from batch to
+# batch: what is remembered must be cheap to compute anew.
+PLANS = 1024
+
 
 class Launcher:
     """Starts a kernel; after a variant's first launch, its compiled form.
@@ -20,10 +24,16 @@ class Launcher:
     ---------
     kernel : triton.JITFunction
         Its parameters are pointers first, then numbers, then constants.
+    max_registers : int, optional
+        That a thread may have, where NVIDIA's assembler should make room for
+        one program more a multiprocessor.
     """
 
-    def __init__(self, kernel):
+    def __init__(self, kernel, max_registers: int | None = None):
         self.kernel = kernel
+        self.options = {}
+        if max_registers is not None and torch.version.hip is None:
+            self.options["maxnreg"] = max_registers
         self.interpreted = interpreted()
         self.variants: dict[tuple, Callable] = {}
 
@@ -65,7 +75,11 @@ class Launcher:
         start = self.variants.get(key)
         if start is None:
             compiled = self.kernel[grid](
-                *tensors, *numbers, *constants, num_warps=num_warps
+                *tensors,
+                *numbers,
+                *constants,
+                num_warps=num_warps,
+                **self.options,
             )
             self.variants[key] = _starter(compiled)
         else:

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from speechbrain_triton.ops.casts import like, zeros_like
 from speechbrain_triton.ops.compiled import fake_gradients, present, separate
 from speechbrain_triton.ops.conv_block.reference import conv_block_reference
 from speechbrain_triton.ops.depthwise_conv1d.geometry import geometry_of
@@ -44,7 +45,7 @@ def run_conv_block(
     return _ConvBlock.apply(*arguments)
 
 
-def block_options(T, K, eps, activation, padding, chunk_size):
+def _block_options(T, K, eps, activation, padding, chunk_size):
     """What the launchers of the block want to know."""
     from speechbrain_triton.ops.conv_block.launch import BlockOptions
 
@@ -67,8 +68,9 @@ def _forward(
 
     z, u, _ = launch.launch_block(
         h,
+        h.shape[0],
         launch.BlockParameters(weight, bias, norm_weight, norm_bias, glu_bias),
-        block_options(
+        _block_options(
             h.shape[1], weight.shape[2], eps, activation, padding, chunk_size
         ),
     )
@@ -91,7 +93,7 @@ def _backward(dz, u, inputs, options, convolution=True):
         h,
         u,
         p,
-        block_options(T, p.weight.shape[2], *options),
+        _block_options(T, p.weight.shape[2], *options),
         sums,
         convolution=convolution,
     )
@@ -104,23 +106,6 @@ def _backward(dz, u, inputs, options, convolution=True):
         like(p.norm_bias, dnorm_bias),
         like(p.glu_bias, dglu_bias),
     )
-
-
-def like(
-    parameter: torch.Tensor | None, gradient: torch.Tensor
-) -> torch.Tensor | None:
-    """A gradient in its parameter's dtype; None for an absent parameter."""
-    return None if parameter is None else cast(gradient, parameter.dtype)
-
-
-def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """x.to(dtype), without the call where it would do nothing."""
-    return x if x.dtype is dtype else x.to(dtype)
-
-
-def zeros_like(x: torch.Tensor | None) -> torch.Tensor | None:
-    """The gradient that an empty batch gives."""
-    return None if x is None else torch.zeros_like(x)
 
 
 class _ConvBlock(torch.autograd.Function):

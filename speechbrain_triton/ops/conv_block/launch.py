@@ -29,25 +29,24 @@ MAX_BLOCK = 512
 NUM_WARPS = 4
 
 
-def launch_glu(h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Gate h (B, T, 2 C), after adding the bias (2 C,).
+def launch_glu(
+    h: torch.Tensor, bias: torch.Tensor | None, B: int, T: int
+) -> torch.Tensor:
+    """Gate h (..., 2 C), of B T rows, after adding the bias (2 C,).
 
     Returns
     -------
     torch.Tensor
         (B, T, C) in h's dtype.
     """
-    B, T, width = h.shape
-    C = width // 2
+    C = h.shape[-1] // 2
     g = h.new_empty((B, T, C))
     if g.numel() == 0:
         return g
-    h = h.contiguous()
-    bias = None if bias is None else bias.contiguous()
-    block = min(MAX_BLOCK, next_power_of_2(C))
+    block = _columns(C)
     _glu(
         (cdiv(B * T, ROWS), cdiv(C, block)),
-        (h, bias, g),
+        (h.contiguous(), None if bias is None else bias.contiguous(), g),
         (B * T,),
         (C, ROWS, block, bias is not None),
         NUM_WARPS,
@@ -67,9 +66,9 @@ def launch_glu_grad(
     Arguments
     ---------
     dg : torch.Tensor
-        (B, T, C), contiguous, not empty.
+        (B, T, C), contiguous, not empty; g is written over it.
     h : torch.Tensor
-        (B, T, 2 C).
+        (..., 2 C), as many rows.
     bias : torch.Tensor, optional
         (2 C,).
     sums : ColumnSums
@@ -80,21 +79,31 @@ def launch_glu_grad(
     Returns
     -------
     tuple of torch.Tensor
-        dh (B, T, 2 C) and g (B, T, C), both in h's dtype.
+        dh (..., 2 C) and g (B, T, C), both in h's dtype.
     """
-    B, T, C = dg.shape
     h = h.contiguous()
-    bias = None if bias is None else bias.contiguous()
-    dh, g = torch.empty_like(h), torch.empty_like(dg)
-    block = min(MAX_BLOCK, next_power_of_2(C))
+    dh = torch.empty_like(h)
+    C = dg.shape[2]
+    block = _columns(C)
     _glu_grad(
         (sums.programs, cdiv(C, block)),
-        (dg, h, bias, dh, g, sums.partial),
-        (B * T, sums.rows_per_program),
+        (
+            dg,
+            h,
+            None if bias is None else bias.contiguous(),
+            dh,
+            dg,
+            sums.partial,
+        ),
+        (dg.numel() // C, sums.rows_per_program),
         (C, ROWS, block, column, sums.width, bias is not None),
         NUM_WARPS,
     )
-    return dh, g
+    return dh, dg
+
+
+def _columns(C: int) -> int:
+    return min(MAX_BLOCK, next_power_of_2(C))
 
 
 class BlockParameters(NamedTuple):
@@ -117,6 +126,7 @@ class BlockOptions(NamedTuple):
 
 def launch_block(
     h: torch.Tensor,
+    B: int,
     parameters: BlockParameters,
     options: BlockOptions,
     left_context: torch.Tensor | None = None,
@@ -126,7 +136,9 @@ def launch_block(
     Arguments
     ---------
     h : torch.Tensor
-        (B, T, 2 C).
+        (B, T, 2 C), or its rows (B T, 2 C).
+    B : int
+        Utterances.
     parameters : BlockParameters
         As they are.
     options : BlockOptions
@@ -137,16 +149,25 @@ def launch_block(
     Returns
     -------
     tuple of torch.Tensor
-        The result, the convolution's output u and its input g, in h's dtype;
-        (B, T_out, C), g (B, T, C). Backward needs h and u: 3 C elements a
-        frame, 6 C bytes in half precision. g and the normalised u are cheaper
-        to compute again than to keep.
+        The result, in rows if h is; the convolution's output u and its input
+        g, in h's dtype; (B, T_out, C), g (B, T, C). Backward needs h and u:
+        3 C elements a frame, 6 C bytes in half precision. g and the normalised
+        u are cheaper to compute again than to keep.
     """
     weight, bias, norm_weight, norm_bias, glu_bias = parameters
     geometry, eps, activation = options
-    g = launch_glu(h, glu_bias)
+    g = launch_glu(h, glu_bias, B, geometry.T_in)
     u = launch_conv(g, weight, bias, geometry, left_context=left_context)
-    z = launch_layer_norm(u, norm_weight, norm_bias, eps, activation, u.dtype)
+    _, T, C = u.shape
+    z = launch_layer_norm(
+        u,
+        norm_weight,
+        norm_bias,
+        eps,
+        activation,
+        u.dtype,
+        (B, T, C) if h.dim() == 3 else (B * T, C),
+    )
     return z, u, g
 
 
@@ -166,9 +187,9 @@ def launch_block_grad(
     Arguments
     ---------
     dz : torch.Tensor
-        Gradient of the result, not empty.
+        Gradient of the result, not empty; also in rows.
     h, u : torch.Tensor
-        The input, and the convolution's output.
+        The input, as in forward, and the convolution's output.
     parameters : BlockParameters
         As in forward.
     options : BlockOptions
@@ -180,7 +201,7 @@ def launch_block_grad(
     column : int
         Where in ``sums`` they begin.
     extra : torch.Tensor, optional
-        (B, T_out, C).
+        (B, T_out, C), also in rows.
     convolution : bool
         Whether the gradients of weight and bias are wanted.
 

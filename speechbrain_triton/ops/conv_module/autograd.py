@@ -10,13 +10,8 @@ from contextlib import nullcontext
 
 import torch
 
-from speechbrain_triton.ops.conv_block.autograd import (
-    block_options,
-    cast,
-    like,
-    run_conv_block,
-    zeros_like,
-)
+from speechbrain_triton.ops.casts import cast, zeros_like
+from speechbrain_triton.ops.conv_block.autograd import run_conv_block
 from speechbrain_triton.ops.conv_module.reference import (
     ConvModuleParameters,
     conv_module_reference,
@@ -51,7 +46,9 @@ def run_conv_module(
             run_layer_norm, run_conv_block, x, parameters, **options
         )
     if not torch.is_grad_enabled():
-        return _forward(x, parameters, options)[0]
+        from speechbrain_triton.ops.conv_module.launch import launch_module
+
+        return launch_module(x, parameters, options)[0]
     return _ConvModule.apply(x, *parameters, options)
 
 
@@ -79,47 +76,12 @@ def run_conv_module_on_chunk(
     tuple of torch.Tensor
         The result and what the depthwise convolution read of x, (B, T, C).
     """
+    from speechbrain_triton.ops.conv_module.launch import launch_module
+
     if left_context is not None:
         left_context = cast(left_context, options["dtype"])
-    y, (*_, g) = _forward(x, parameters, options, left_context, chunk=True)
+    y, _, g, _ = launch_module(x, parameters, options, left_context)
     return y, g
-
-
-def _forward(x, p, options, left_context=None, chunk=False):
-    """The result; and the normalised x, h, u, z, casted weights and g.
-
-    g is kept only of a chunk of a stream.
-    """
-    from speechbrain_triton.ops.conv_block.launch import launch_block
-    from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm
-
-    dtype = options["dtype"]
-    n = launch_layer_norm(
-        x,
-        p.layer_norm_weight,
-        p.layer_norm_bias,
-        options["layer_norm_eps"],
-        "none",
-        dtype,
-    )
-    first = cast(p.bottleneck_weight.squeeze(-1), dtype)
-    second = cast(p.linear_weight, dtype)
-    B, T, C = x.shape
-    h = torch.mm(n.view(-1, C), first.t()).view(B, T, 2 * C)
-    z, u, g = launch_block(
-        h, _block_parameters(p), _block_options(x, p, options), left_context
-    )
-    if not chunk:
-        g = None
-    # Not by F.linear, which returns a view: the host masks in place.
-    y = torch.empty_like(z)
-    y_rows, z_rows = y.view(-1, C), z.view(-1, C)
-    if p.linear_bias is None:
-        torch.mm(z_rows, second.t(), out=y_rows)
-    else:
-        bias = cast(p.linear_bias, dtype)
-        torch.addmm(bias, z_rows, second.t(), out=y_rows)
-    return y, (n, h, u, z, first, second, g)
 
 
 class _ConvModule(torch.autograd.Function):
@@ -129,8 +91,12 @@ class _ConvModule(torch.autograd.Function):
     # 10 C bytes a frame.
     @staticmethod
     def forward(ctx, x, *arguments):
+        from speechbrain_triton.ops.conv_module.launch import launch_module
+
         *p, ctx.options = arguments
-        y, (*kept, _) = _forward(x, ConvModuleParameters(*p), ctx.options)
+        y, kept, _, ctx.block = launch_module(
+            x, ConvModuleParameters(*p), ctx.options
+        )
         ctx.save_for_backward(x, *p, *kept)
         return y
 
@@ -150,98 +116,21 @@ class _ConvModule(torch.autograd.Function):
             return *grads, None
         if dy.numel() == 0:
             return *map(zeros_like, (x, *p)), None
+        from speechbrain_triton.ops.conv_module.launch import (
+            launch_module_grad,
+        )
+
         with _without_autocast(dy.device.type):
-            return *_gradients(ctx, dy, x, p, *saved[-6:]), None
-
-
-def _gradients(ctx, dy, x, p, n, h, u, z, first, second):
-    from speechbrain_triton.ops.conv_block.launch import launch_block_grad
-    from speechbrain_triton.ops.layer_norm.launch import launch_layer_norm_grad
-    from speechbrain_triton.ops.reduction import ColumnSums
-
-    needs = ConvModuleParameters(*ctx.needs_input_grad[1:-1])
-    B, T, C = x.shape
-    dy = dy.contiguous()
-    dy_rows = dy.view(-1, C)
-    sums = ColumnSums(B * T, 7 * C, x.device)
-    dsecond = dfirst = None
-    if needs.linear_weight:
-        dsecond = _matmul(dy_rows.t(), z.view(-1, C), p.linear_weight.dtype)
-    dh, dweight, dbias = launch_block_grad(
-        torch.mm(dy_rows, second).view(dy.shape),
-        h,
-        u,
-        _block_parameters(p),
-        _block_options(x, p, ctx.options),
-        sums,
-        column=2 * C,
-        extra=dy,
-        convolution=needs.conv_weight or needs.conv_bias,
-    )
-    dh_rows = dh.view(-1, 2 * C)
-    if needs.bottleneck_weight:
-        dfirst = _matmul(dh_rows.t(), n.view(-1, C), p.bottleneck_weight.dtype)
-        dfirst = dfirst.view(p.bottleneck_weight.shape)
-    dx = launch_layer_norm_grad(
-        x,
-        p.layer_norm_weight,
-        p.layer_norm_bias,
-        torch.mm(dh_rows, first).view(x.shape),
-        ctx.options["layer_norm_eps"],
-        "none",
-        sums,
-    )
-    parts = sums.total().split((C, C, 2 * C, C, C, C))
-    return (
-        dx,
-        like(p.layer_norm_weight, parts[0]),
-        like(p.layer_norm_bias, parts[1]),
-        dfirst,
-        like(p.bottleneck_bias, parts[2]),
-        dweight,
-        dbias,
-        like(p.norm_weight, parts[3]),
-        like(p.norm_bias, parts[4]),
-        dsecond,
-        like(p.linear_bias, parts[5]),
-    )
-
-
-def _block_options(x, p, options):
-    return block_options(
-        x.shape[1],
-        p.conv_weight.shape[2],
-        options["norm_eps"],
-        options["activation"],
-        options["padding"],
-        options["chunk_size"],
-    )
-
-
-def _block_parameters(p: ConvModuleParameters):
-    from speechbrain_triton.ops.conv_block.launch import BlockParameters
-
-    return BlockParameters(
-        p.conv_weight,
-        p.conv_bias,
-        p.norm_weight,
-        p.norm_bias,
-        p.bottleneck_bias,
-    )
-
-
-def _matmul(
-    a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype
-) -> torch.Tensor:
-    """a @ b, rounded once to dtype."""
-    if dtype is torch.float32 and a.dtype is not dtype and _mixed_matmul(a):
-        return torch.mm(a, b, out_dtype=dtype)
-    return cast(torch.mm(a, b), dtype)
-
-
-def _mixed_matmul(a: torch.Tensor) -> bool:
-    # PyTorch has matmuls from half precision to float32 only for CUDA.
-    return a.device.type == "cuda" and torch.version.hip is None
+            grads = launch_module_grad(
+                dy,
+                x,
+                p,
+                saved[-6:],
+                ctx.options["layer_norm_eps"],
+                ctx.block,
+                ConvModuleParameters(*ctx.needs_input_grad[1:-1]),
+            )
+        return *grads, None
 
 
 def _without_autocast(device_type: str):

@@ -1,5 +1,6 @@
 """Launchers: allocate outputs, choose configs by rule, start the kernels."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from speechbrain_triton.ops.depthwise_conv1d.kernels import (
     reduce_partials_kernel,
     weight_grad_kernel,
 )
-from speechbrain_triton.ops.launcher import Launcher
+from speechbrain_triton.ops.launcher import PLANS, Launcher
 from speechbrain_triton.ops.sizes import cdiv
 
 _conv = Launcher(conv_kernel)
@@ -52,15 +53,76 @@ class Split(NamedTuple):
     spans_per_program: int
 
 
-def _split(B: int, T: int, n_blocks: int, tile: int, share: int = 1) -> Split:
+def _split(B: int, T: int, n_blocks: int, tile: int, aim: int = WARPS) -> Split:
     tiles = cdiv(T, tile)
     warps = B * n_blocks
-    spans = min(max(round(share * WARPS / warps), 1), tiles)
+    spans = min(max(round(aim / warps), 1), tiles)
     frames_per_span = cdiv(tiles, spans) * tile
     return Split(
         spans_per_row=cdiv(T, frames_per_span),
         frames_per_span=frames_per_span,
-        spans_per_program=max(round(warps / WARPS), 1),
+        spans_per_program=max(round(warps / aim), 1),
+    )
+
+
+class Plan(NamedTuple):
+    """What a launch on tensors of known shapes takes besides the tensors."""
+
+    grid: tuple[int, int]
+    numbers: tuple[int, ...]
+    tile: int
+    grain: int
+
+
+@functools.lru_cache(PLANS)
+def _conv_plan(
+    B: int,
+    C: int,
+    K: int,
+    pack: int,
+    geometry: Geometry,
+    transposed: bool,
+    aim: int,
+) -> Plan:
+    T_in, T_out, pad, shift, chunk = geometry
+    phase = 0
+    if transposed:
+        T_in, T_out, pad = T_out, T_in, K - 1 - pad
+        phase = -shift % (chunk or 1)
+    n_blocks = cdiv(C, LANES * pack)
+    tile = _tile(K)
+    share = 2 if K * pack < FEW_TAPS else 1
+    split = _split(B, T_out, n_blocks, tile, share * aim)
+    return Plan(
+        (B * split.spans_per_row, n_blocks),
+        (
+            T_in,
+            T_out,
+            split.spans_per_row,
+            split.frames_per_span,
+            pad,
+            phase,
+            chunk,
+        ),
+        tile,
+        _grain(tile, geometry, transposed),
+    )
+
+
+@functools.lru_cache(PLANS)
+def _weight_grad_plan(
+    B: int, C: int, K: int, pack: int, geometry: Geometry, aim: int
+) -> Plan:
+    T_in, T_out, pad, _, chunk = geometry
+    n_blocks = cdiv(C, LANES * pack)
+    tile = _tile(K)
+    split = _split(B, T_out, n_blocks, tile, aim)
+    n_spans = B * split.spans_per_row
+    return Plan(
+        (cdiv(n_spans, split.spans_per_program), n_blocks),
+        (T_in, T_out, n_spans, *split, pad, chunk),
+        tile,
+        _grain(tile, geometry, False),
     )
 
 
@@ -95,14 +157,9 @@ def launch_conv(
     torch.Tensor
         (B, T_out, C), transposed (B, T_in, C), contiguous, in x's dtype.
     """
-    B, rows_in, C = x.shape
+    B, _, C = x.shape
     K = weight.shape[2]
-    rows_out = geometry.T_in if transposed else geometry.T_out
-    pad, phase = geometry.pad, 0
-    if transposed:
-        pad = K - 1 - pad
-        phase = -geometry.shift % (geometry.chunk or 1)
-    y = x.new_empty((B, rows_out, C))
+    y = x.new_empty((B, geometry.T_in if transposed else geometry.T_out, C))
     if y.numel() == 0:
         return y
 
@@ -112,12 +169,9 @@ def launch_conv(
         left_context = _rows(left_context)
         context, rows_cb = left_context.shape[1], left_context.stride(0) // C
     pack = _pack(K, x, left_context)
-    n_blocks = cdiv(C, LANES * pack)
-    tile = _tile(K)
-    share = 2 if K * pack < FEW_TAPS else 1
-    split = _split(B, rows_out, n_blocks, tile, share)
+    plan = _conv_plan(B, C, K, pack, geometry, transposed, WARPS)
     _conv(
-        (B * split.spans_per_row, n_blocks),
+        plan.grid,
         (
             x,
             left_context,
@@ -125,28 +179,17 @@ def launch_conv(
             None if bias is None else bias.contiguous(),
             y,
         ),
-        (
-            rows_in,
-            rows_out,
-            split.spans_per_row,
-            split.frames_per_span,
-            pad,
-            phase,
-            geometry.chunk,
-            context,
-            x.stride(0) // C,
-            rows_cb,
-        ),
+        (*plan.numbers, context, x.stride(0) // C, rows_cb),
         (
             C,
             K,
-            tile,
+            plan.tile,
             LANES,
             pack,
             transposed,
             bias is not None,
             left_context is not None,
-            _grain(tile, geometry, transposed),
+            plan.grain,
         ),
         1,
     )
@@ -189,28 +232,16 @@ def launch_weight_grad(
 
     x, dy = _rows(x), _rows(dy)
     pack = _pack(K, x, dy)
-    n_blocks = cdiv(C, LANES * pack)
-    tile = _tile(K)
-    split = _split(B, geometry.T_out, n_blocks, tile)
-    n_spans = B * split.spans_per_row
-    n_partials = cdiv(n_spans, split.spans_per_program)
+    plan = _weight_grad_plan(B, C, K, pack, geometry, WARPS)
+    n_partials = plan.grid[0]
     partial = torch.empty(
         (n_partials, K + 1, C), dtype=torch.float32, device=x.device
     )
     _weight_grad(
-        (n_partials, n_blocks),
+        plan.grid,
         (x, dy, partial),
-        (
-            geometry.T_in,
-            geometry.T_out,
-            n_spans,
-            *split,
-            geometry.pad,
-            geometry.chunk,
-            x.stride(0) // C,
-            dy.stride(0) // C,
-        ),
-        (C, K, tile, LANES, pack, _grain(tile, geometry, False)),
+        (*plan.numbers, x.stride(0) // C, dy.stride(0) // C),
+        (C, K, plan.tile, LANES, pack, plan.grain),
         1,
     )
     _reduce_partials(

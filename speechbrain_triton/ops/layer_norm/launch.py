@@ -1,8 +1,10 @@
 """Launchers: allocate outputs, choose configs by rule, start the kernels."""
 
+import functools
+
 import torch
 
-from speechbrain_triton.ops.launcher import Launcher
+from speechbrain_triton.ops.launcher import PLANS, Launcher
 from speechbrain_triton.ops.layer_norm.kernels import (
     layer_norm_grad_kernel,
     layer_norm_kernel,
@@ -27,30 +29,40 @@ def launch_layer_norm(
     eps: float,
     activation: str,
     dtype: torch.dtype,
+    shape: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
     """Normalise the rows of x (..., C) and apply the activation.
 
     Returns
     -------
     torch.Tensor
-        Of x's shape, contiguous, in ``dtype``.
+        Of x's shape, or another ``shape`` of as many rows; contiguous, in
+        ``dtype``.
     """
-    x, weight, bias = (t.contiguous() for t in (x, weight, bias))
-    y = torch.empty(x.shape, dtype=dtype, device=x.device)
-    if y.numel() == 0:
+    if shape is None:
+        shape = x.shape
+    y = torch.empty(shape, dtype=dtype, device=x.device)
+    n = x.numel()
+    if n == 0:
         return y
-    C = x.shape[-1]
-    block = next_power_of_2(C)
-    rows = max(1, FORWARD_TILE // block)
-    n_rows = x.numel() // C
+    C = shape[-1]
+    programs, rows, block, warps = _forward_split(n // C, C)
     _layer_norm(
-        (cdiv(n_rows, rows), 1),
-        (x, weight, bias, y),
-        (n_rows, rows, eps),
+        (programs, 1),
+        (x.contiguous(), weight.contiguous(), bias.contiguous(), y),
+        (n // C, rows, eps),
         (C, rows, block, activation),
-        _warps(block, FORWARD_TILE, 1),
+        warps,
     )
     return y
+
+
+@functools.lru_cache(PLANS)
+def _forward_split(n_rows: int, C: int) -> tuple[int, int, int, int]:
+    """Programs, rows of each, its tile's columns and warps."""
+    block = next_power_of_2(C)
+    rows = max(1, FORWARD_TILE // block)
+    return cdiv(n_rows, rows), rows, block, _warps(block, FORWARD_TILE, 1)
 
 
 def launch_layer_norm_grad(
@@ -69,7 +81,7 @@ def launch_layer_norm_grad(
     Arguments
     ---------
     x, dy : torch.Tensor
-        (..., C), with at least one row.
+        (..., C), with as many rows as each other, at least one.
     weight, bias : torch.Tensor
         (C,).
     eps : float
@@ -88,14 +100,21 @@ def launch_layer_norm_grad(
     torch.Tensor
         Of x's shape and dtype, contiguous.
     """
-    x, weight, bias, dy = (t.contiguous() for t in (x, weight, bias, dy))
-    C = x.shape[-1]
+    x = x.contiguous()
     dx = torch.empty_like(x)
-    block = next_power_of_2(C)
-    rows = max(1, BACKWARD_TILE // block)
+    C = x.shape[-1]
+    rows, block, warps = _backward_tile(C)
     _layer_norm_grad(
         (sums.programs, 1),
-        (x, weight, bias, dy, dx, extra, sums.partial),
+        (
+            x,
+            weight.contiguous(),
+            bias.contiguous(),
+            dy.contiguous(),
+            dx,
+            extra,
+            sums.partial,
+        ),
         (x.numel() // C, sums.rows_per_program, eps),
         (
             C,
@@ -106,9 +125,17 @@ def launch_layer_norm_grad(
             sums.width,
             extra is not None,
         ),
-        _warps(block, BACKWARD_TILE, 4),
+        warps,
     )
     return dx
+
+
+@functools.lru_cache(PLANS)
+def _backward_tile(C: int) -> tuple[int, int, int]:
+    """Rows and columns of a program's tile, and its warps."""
+    block = next_power_of_2(C)
+    rows = max(1, BACKWARD_TILE // block)
+    return rows, block, _warps(block, BACKWARD_TILE, 4)
 
 
 def _warps(block: int, tile: int, fewest: int) -> int:

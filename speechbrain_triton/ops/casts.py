@@ -1,0 +1,34 @@
+"""Casts without the call where they would do nothing, and one in a matmul."""
+
+import torch
+
+
+def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """x.to(dtype)."""
+    return x if x.dtype is dtype else x.to(dtype)
+
+
+def like(
+    parameter: torch.Tensor | None, gradient: torch.Tensor
+) -> torch.Tensor | None:
+    """A gradient in its parameter's dtype; None for an absent parameter."""
+    return None if parameter is None else cast(gradient, parameter.dtype)
+
+
+def zeros_like(x: torch.Tensor | None) -> torch.Tensor | None:
+    """The gradient that an empty batch gives."""
+    return None if x is None else torch.zeros_like(x)
+
+
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """a @ b, rounded once to dtype."""
+    if dtype is torch.float32 and a.dtype is not dtype and _mixed_matmul(a):
+        return torch.mm(a, b, out_dtype=dtype)
+    return cast(torch.mm(a, b), dtype)
+
+
+def _mixed_matmul(a: torch.Tensor) -> bool:
+    # PyTorch has matmuls from half precision to float32 only for CUDA.
+    return a.device.type == "cuda" and torch.version.hip is None
