@@ -11,28 +11,43 @@ import subprocess
 import sys
 import tempfile
 
+import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from speechbrain_triton.ops.bias_relu import kernels as relu_kernels
+from speechbrain_triton.ops.bias_relu import launch as relu_launch
 from speechbrain_triton.ops.conv_block import kernels as block_kernels
 from speechbrain_triton.ops.conv_block import launch as block_launch
+from speechbrain_triton.ops.conv_stem import kernels as stem_kernels
+from speechbrain_triton.ops.conv_stem import launch as stem_launch
 from speechbrain_triton.ops.depthwise_conv1d import kernels, launch
+from speechbrain_triton.ops.depthwise_conv2d import kernels as kernels_2d
+from speechbrain_triton.ops.depthwise_conv2d import launch as launch_2d
+from speechbrain_triton.ops.depthwise_conv2d.geometry import geometry_of
 from speechbrain_triton.ops.layer_norm import kernels as norm_kernels
 from speechbrain_triton.ops.layer_norm import launch as norm_launch
 from speechbrain_triton.ops.reduction import sum_partials_kernel
 
 WIDTH = 512
-PARAMETERS = ("weight_ptr", "bias_ptr")
+PARAMETERS = ("weight_ptr", "bias_ptr", "depthwise_ptr")
+FLOATS = ("partial_ptr", "total_ptr", "dpatch_ptr")
+Simple = int | float | str | None
+TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 BINARY = {"cuda": "cubin", "hip": "hsaco"}
 
 
-def jobs(long):
+def jobs(long, tf32):
     """(kernel, constants, warps, dtype of x, dtype of weight) to compile.
+
+    A sixth entry may limit the registers.
 
     Everything in bfloat16 with float32 weights, as under autocast, and each
     kernel once in the other dtypes and with the taps that need their own
-    config. ``long`` chooses a Conformer's 31 taps, else 5.
+    config. ``long`` chooses a Conformer's 31 taps, else 5; ``tf32`` says
+    whether the target has such products.
     """
     K = 31 if long else 5
     for grain in (0, *(launch.GRAINS if long else (1, 8))):
@@ -52,6 +67,11 @@ def jobs(long):
     for activation in ("none", "gelu", "relu"):
         yield from norm(activation, "bf16")
     yield reduction_of_sums()
+    for dtype in ("bf16", "fp16", "fp32"):
+        yield from stem(3, dtype, tf32)
+        yield from bias_relu(dtype)
+    yield from stem(5, "bf16", tf32)
+    yield from conv_2d(long)
     if long:
         for K in (launch.MAX_PACKED_TAPS, launch.MAX_PACKED_TAPS + 1):
             yield conv(K, False, True, 0, "bf16", "fp32")
@@ -124,7 +144,107 @@ def reduction_of_sums():
     return sum_partials_kernel, constants, 4, None, "fp32"
 
 
-def compile_one(target, kernel, constants, num_warps, dtype, weight_dtype):
+def stem(K, dtype, tf32):
+    """The stem's kernels as their launchers start them."""
+    torch_dtype = getattr(torch, TORCH[dtype])
+    shape = stem_launch.shape_of(100, 80, K, 2, "same")
+    block, rows = stem_launch.tile(WIDTH, torch_dtype)
+    taps = stem_launch.taps_at_once(K, torch_dtype)
+    constants = dict(
+        zip(("K", "STRIDE", "PAD_T", "PAD_F"), shape.constants, strict=True),
+        C=WIDTH,
+        LOST=0,
+        WIDTH=shape.width,
+        BLOCK_C=block,
+        BLOCK_M=rows,
+        TAPS=taps,
+        HAS_BIAS=True,
+        HAS_DEPTHWISE_BIAS=True,
+        HAS_LENGTHS=True,
+        DTYPE=getattr(tl, TORCH[dtype]),
+    )
+    warps = stem_launch.NUM_WARPS
+    precisions = ("ieee", "tf32") if tf32 and dtype == "fp32" else ("ieee",)
+    for precision in precisions:
+        for kernel, registers in (
+            (stem_kernels.stem_kernel, stem_launch.STEM_REGISTERS),
+            (stem_kernels.stem_sums_kernel, stem_launch.SUMS_REGISTERS),
+            (stem_kernels.patch_grad_kernel, None),
+        ):
+            more = constants | {"PRECISION": precision}
+            limit = registers if taps == stem_launch.MAX_TAPS else None
+            yield kernel, more, warps, dtype, "fp32", limit
+    for kernel, more in (
+        (stem_kernels.patch_kernel, {"BLOCK_M": stem_launch.PATCH_ROWS}),
+        (stem_kernels.stem_parameters_kernel, {"BLOCK_C": 16}),
+        (stem_kernels.fold_kernel, {"BLOCK_M": stem_launch.FOLD_ROWS}),
+    ):
+        yield kernel, constants | more, warps, dtype, "fp32"
+
+
+def bias_relu(dtype):
+    constants = dict(
+        C=WIDTH,
+        ROWS=relu_launch.ROWS,
+        BLOCK_C=relu_launch.MAX_BLOCK,
+        HAS_LENGTHS=True,
+    )
+    for kernel in (
+        relu_kernels.bias_relu_kernel,
+        relu_kernels.bias_relu_grad_kernel,
+    ):
+        yield kernel, constants, relu_launch.NUM_WARPS, dtype, "fp32"
+
+
+def conv_2d(long):
+    """As a front end calls it, and with what takes the most registers."""
+    for dtype in ("bf16", "fp16", "fp32"):
+        for relu in ("before", "after") if dtype != "fp16" else ("before",):
+            yield from conv_2d_pair((3, 3), (2, 2), relu, dtype)
+    if long:
+        for kernel, stride in (((5, 5), (2, 2)), ((5, 5), (1, 1))):
+            yield from conv_2d_pair(kernel, stride, "before", "bf16")
+            yield from conv_2d_pair(kernel, stride, "after", "fp32")
+    yield from conv_2d_pair((3, 3), (1, 1), None, "bf16")
+
+
+def conv_2d_pair(kernel, stride, relu, dtype):
+    """The kernels of both passes, with everything that they may have."""
+    geometry = geometry_of(kernel, stride, "causal")
+    axes = dict(
+        zip(
+            ("K_T", "K_F", "STRIDE_T", "STRIDE_F", "PAD_T", "PAD_F"),
+            geometry.constants,
+            strict=True,
+        )
+    )
+    for pass_, config in (
+        (kernels_2d.depthwise_conv2d_kernel, launch_2d.FORWARD),
+        (kernels_2d.depthwise_conv2d_grad_kernel, launch_2d.BACKWARD),
+    ):
+        backward = config is launch_2d.BACKWARD
+        tile = launch_2d.tile_of(WIDTH, config, geometry, backward)
+        constants = dict(
+            **axes,
+            C=WIDTH,
+            ROWS=tile.rows,
+            BLOCK_C=tile.channels,
+            PACK=1 if dtype == "fp32" else launch_2d.most_packed(tile, config),
+            RELU=relu,
+            HAS_BIAS=True,
+            HAS_INPUT_BIAS=True,
+            HAS_LENGTHS=True,
+            INPUT_GRAD=True,
+            WEIGHT_GRAD=True,
+        )
+        if backward and relu != "after":
+            constants["y_ptr"] = None
+        yield pass_, constants, config.warps, dtype, "fp32"
+
+
+def compile_one(
+    target, kernel, constants, num_warps, dtype, weight_dtype, registers=None
+):
     names = kernel.arg_names
     pointers = dict.fromkeys(
         (name for name in names if name.endswith("_ptr")), f"*{dtype}"
@@ -134,8 +254,10 @@ def compile_one(target, kernel, constants, num_warps, dtype, weight_dtype):
         f"*{weight_dtype}",
     )
     pointers |= dict.fromkeys(
-        (name for name in names if name in ("partial_ptr", "total_ptr")),
-        "*fp32",
+        (name for name in names if name in FLOATS), "*fp32"
+    )
+    pointers |= dict.fromkeys(
+        (name for name in names if name == "lengths_ptr"), "*i64"
     )
     if not constants.get("HAS_BIAS", True):
         absent = ("bias_ptr", "dbias_ptr", "partial_ptr")
@@ -164,17 +286,22 @@ def compile_one(target, kernel, constants, num_warps, dtype, weight_dtype):
         constexprs={(names.index(n),): v for n, v in constants.items()},
         attrs={index: [["tt.divisibility", 16]] for index in aligned},
     )
-    compiled = triton.compile(
-        source, target=target, options={"num_warps": num_warps}
-    )
+    options = {"num_warps": num_warps}
+    if registers is not None and target.backend == "cuda":
+        options["maxnreg"] = registers
+    compiled = triton.compile(source, target=target, options=options)
     binary = compiled.asm[BINARY[target.backend]]
     row = {
         "kernel": kernel.fn.__name__,
-        "constants": constants,
+        "constants": {
+            name: value if isinstance(value, Simple) else str(value)
+            for name, value in constants.items()
+        },
         "dtype": dtype or weight_dtype,
         "bytes": len(binary),
         "elf": binary[:4] == b"\x7fELF",
         "shared": compiled.metadata.shared,
+        "limited": registers is not None,
         "specialized": [
             parameter.name
             for parameter in kernel.params
@@ -207,7 +334,7 @@ def main():
     backend, arch, warp_size = sys.argv[1:4]
     arch = int(arch) if backend == "cuda" else arch
     target = GPUTarget(backend, arch, int(warp_size))
-    for job in jobs(long=arch == 90):
+    for job in jobs(long=arch == 90, tf32=backend == "cuda"):
         print(json.dumps(compile_one(target, *job)), flush=True)
 
 

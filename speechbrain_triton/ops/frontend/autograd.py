@@ -1,0 +1,115 @@
+"""The front end: forward, backward, and how autograd finds them.
+
+One autograd function for all of it. In parts, autograd would hold the gradient
+of each large layer as a whole beside what is kept; here backward goes through
+the batch in slices.
+"""
+
+import torch
+
+from speechbrain_triton.ops.bias_relu.autograd import run_bias_relu
+from speechbrain_triton.ops.casts import like
+from speechbrain_triton.ops.conv_stem.op import conv_stem
+from speechbrain_triton.ops.depthwise_conv2d.op import depthwise_conv2d
+from speechbrain_triton.ops.frontend.reference import (
+    FrontEndParameters,
+    frontend_reference,
+    in_parts,
+)
+from speechbrain_triton.ops.twin import gradients_by_twin
+
+
+def run_frontend(
+    x: torch.Tensor,
+    parameters: FrontEndParameters,
+    frames: torch.Tensor | None,
+    padding: str,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Run the kernels on arguments that are known to fit.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        (B, T, F).
+    parameters : FrontEndParameters
+        Of any floating dtype.
+    frames : torch.Tensor, optional
+        (B,), whole numbers.
+    padding : str
+        ``"same"`` or ``"causal"``.
+    dtype : torch.dtype
+        Of products and result.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, T', F', C).
+    """
+    if torch.compiler.is_compiling() or x.shape[0] == 0:
+        # In parts: the compiler fuses casts into the matmuls.
+        return in_parts(
+            conv_stem,
+            depthwise_conv2d,
+            run_bias_relu,
+            x,
+            parameters,
+            frames,
+            padding=padding,
+            dtype=dtype,
+        )
+    if not torch.is_grad_enabled():
+        from speechbrain_triton.ops.frontend import launch
+
+        layers = launch.layers_of(parameters, padding, dtype)
+        return launch.launch_frontend(x, layers, frames)[0]
+    return _FrontEnd.apply(x, frames, padding, dtype, *parameters.flat())
+
+
+class _FrontEnd(torch.autograd.Function):
+    # For backward are kept, with N = B T F C / 16 elements behind the first
+    # depthwise convolution: the inputs of the pointwise layers (N, N / 4) and
+    # the result (N / 4).
+    @staticmethod
+    def forward(ctx, x, frames, padding, dtype, *tensors):
+        from speechbrain_triton.ops.frontend import launch
+
+        p = FrontEndParameters.of(tensors)
+        layers = launch.layers_of(p, padding, dtype)
+        y, inputs = launch.launch_frontend(x, layers, frames)
+        ctx.save_for_backward(x, frames, y, *tensors, *inputs)
+        ctx.options = padding, dtype, len(tensors)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        padding, dtype, n_tensors = ctx.options
+        x, frames, y, *saved = ctx.saved_tensors
+        tensors, inputs = saved[:n_tensors], saved[n_tensors:]
+        needs = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            dx, *grads = gradients_by_twin(
+                lambda x, *tensors: frontend_reference(
+                    x,
+                    FrontEndParameters.of(tensors),
+                    frames,
+                    padding=padding,
+                    dtype=dtype,
+                ),
+                (x, *tensors),
+                (needs[0], *needs[4:]),
+                dy,
+            )
+            return dx, None, None, None, *grads
+        from speechbrain_triton.ops.frontend import launch
+
+        # It may be called under another autocast than forward ran under.
+        with torch.autocast(dy.device.type, enabled=False):
+            layers = launch.layers_of(
+                FrontEndParameters.of(tensors), padding, dtype
+            )
+            dx, grads = launch.launch_frontend_grad(
+                dy, x, layers, frames, inputs, y, needs[0]
+            )
+        grads = map(like, tensors, grads)
+        return dx, None, None, None, *grads
