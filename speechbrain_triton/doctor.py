@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import platform
 import sys
+from collections.abc import Callable
 
 # Distribution and the range that the package is tested with.
 SUPPORTED = {
@@ -65,7 +66,10 @@ def examine() -> dict:
     import torch
 
     packages = {name: _package(name) for name in SUPPORTED}
-    kinds = {"conv": _examine_conv()}
+    kinds = {
+        "conv": _examine(_try_conv),
+        "frontend": _examine(_try_frontend),
+    }
     gpu = None
     if torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability()
@@ -97,28 +101,60 @@ def _package(name: str) -> dict:
     return {"version": version, "supported": wanted, "verdict": verdict}
 
 
-def _examine_conv() -> dict:
-    """Say which path "auto" takes, and try the kernel where it is Triton."""
-    import torch
-
-    from speechbrain_triton.bench.check import relative_error
-    from speechbrain_triton.ops import depthwise_conv1d
-    from speechbrain_triton.swap import expected_path
+def _examine(try_kernels: Callable[[], float]) -> dict:
+    """Say which path "auto" takes, and try the kernels where it is Triton."""
+    from speechbrain_triton.kinds import expected_path
 
     path, reason = expected_path("auto")
     finding = {"path": path, "reason": reason, "error": None, "verdict": "ok"}
     if path == "triton":
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(2, 50, 64, generator=generator).cuda()
-        weight = torch.randn(64, 1, 15, generator=generator).cuda()
-        ours = depthwise_conv1d(x, weight, chunk_size=8, backend="triton")
-        exact = depthwise_conv1d(
-            x.double(), weight.double(), chunk_size=8, backend="torch"
-        )
-        finding["error"] = relative_error(ours, exact)
+        finding["error"] = try_kernels()
         if not finding["error"] < 1e-6:
             finding["verdict"] = "bad"
     return finding
+
+
+def _try_conv() -> float:
+    import torch
+
+    from speechbrain_triton.bench.check import relative_error
+    from speechbrain_triton.ops import depthwise_conv1d
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 50, 64, generator=generator).cuda()
+    weight = torch.randn(64, 1, 15, generator=generator).cuda()
+    ours = depthwise_conv1d(x, weight, chunk_size=8, backend="triton")
+    exact = depthwise_conv1d(
+        x.double(), weight.double(), chunk_size=8, backend="torch"
+    )
+    return relative_error(ours, exact)
+
+
+def _try_frontend() -> float:
+    import copy
+
+    import torch
+
+    from speechbrain_triton.bench.check import relative_error
+    from speechbrain_triton.modules import FastConformerFrontEnd
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 50, 40, generator=generator).cuda()
+    lengths = torch.tensor([1.0, 0.7]).cuda()
+    frontend = FastConformerFrontEnd(40, channels=64, backend="triton").cuda()
+    twin = copy.deepcopy(frontend).double()
+    twin.backend = "torch"
+    # SpeechBrain's import lets float32 products run in TF32.
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        with torch.no_grad():
+            ours = frontend(x, lengths)
+            exact = twin(x.double(), lengths.double())
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+    return relative_error(ours, exact)
 
 
 def _print(findings: dict) -> None:

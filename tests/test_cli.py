@@ -1,5 +1,6 @@
 """The command line, in processes of their own where that matters."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 import speechbrain_triton
-from speechbrain_triton import cli
+from speechbrain_triton import cli, doctor
 
 
 def run(*arguments, **options):
@@ -57,6 +58,33 @@ def test_help_names_all_commands_and_loads_none():
     assert done.returncode == 0, done.stderr
     for name in ("compare", "demo", "doctor", "bench"):
         assert f"\n    {name} " in done.stdout
+
+
+def test_doctor_says_what_each_flag_would_take(capsys):
+    assert cli.main(["doctor"]) in (0, 1)
+    lines = capsys.readouterr().out.splitlines()
+    for kind in ("conv", "frontend"):
+        assert any(line.startswith(f"{kind}: 'auto' takes ") for line in lines)
+    cli.main(["doctor", "--json"])
+    findings = json.loads(capsys.readouterr().out)
+    assert sorted(findings["kinds"]) == ["conv", "frontend"]
+    for finding in findings["kinds"].values():
+        assert (finding["path"] == "triton") == (finding["error"] is not None)
+        assert finding["verdict"] == "ok"
+
+
+def test_doctor_finds_a_kernel_that_computes_something_else(
+    monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        "speechbrain_triton.kinds.expected_path", lambda flag: ("triton", "so")
+    )
+    monkeypatch.setattr(doctor, "_try_conv", lambda: 1e-8)
+    monkeypatch.setattr(doctor, "_try_frontend", lambda: float("nan"))
+    assert cli.main(["doctor", "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)
+    verdicts = {k: f["verdict"] for k, f in findings["kinds"].items()}
+    assert verdicts == {"conv": "ok", "frontend": "bad"}
 
 
 def test_help_of_compare(capsys):

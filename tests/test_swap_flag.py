@@ -83,7 +83,7 @@ def test_report_goes_to_stderr_before_logging_is_configured():
 def test_report_does_not_promise_a_path_that_triton_will_not_take(monkeypatch):
     """The flag triton never falls back: where it cannot run it raises."""
     monkeypatch.setattr(
-        "speechbrain_triton.swap.triton_obstacle",
+        "speechbrain_triton.kinds.triton_obstacle",
         lambda device: "the package triton is not installed",
     )
     report = st.apply_kernels(ConvolutionModule(8, 3), conv="triton")

@@ -2,5 +2,10 @@
 
 from speechbrain_triton.modules.convolution import TritonConvolutionModule
 from speechbrain_triton.modules.encoder import TritonConformerEncoderLayer
+from speechbrain_triton.modules.frontend import FastConformerFrontEnd
 
-__all__ = ["TritonConformerEncoderLayer", "TritonConvolutionModule"]
+__all__ = [
+    "FastConformerFrontEnd",
+    "TritonConformerEncoderLayer",
+    "TritonConvolutionModule",
+]

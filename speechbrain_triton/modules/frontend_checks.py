@@ -1,0 +1,162 @@
+"""What a front end refuses, and what its kernels do not cover."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from speechbrain_triton.modules.coverage import has_hooks
+from speechbrain_triton.modules.frontend_layers import (
+    STRIDE,
+    SeparableConv2d,
+    StridedConv2d,
+)
+
+SUBSAMPLING = (4, 8)
+MAX_TAPS = 5
+
+
+def check_arguments(
+    n_mels: int,
+    subsampling: int,
+    channels: int,
+    kernel_size: int,
+    activation: Callable[[], nn.Module],
+    causal: bool,
+) -> None:
+    """Refuse what no front end can be made of."""
+    sizes = {"n_mels": n_mels, "channels": channels, "kernel_size": kernel_size}
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{name}={size!r} is not a positive integer.")
+    if kernel_size % 2 == 0:
+        raise ValueError(
+            f"kernel_size={kernel_size} is even; the front end takes odd ones."
+        )
+    if type(subsampling) is not int or subsampling not in SUBSAMPLING:
+        raise ValueError(f"subsampling={subsampling!r} is not one of 4, 8.")
+    if type(causal) is not bool:
+        raise ValueError(f"causal={causal!r} is not one of True, False.")
+    if isinstance(activation, nn.Module) or not callable(activation):
+        raise ValueError(
+            f"activation={activation!r} is not a class such as torch.nn.ReLU "
+            "(in YAML: !name:torch.nn.ReLU)."
+        )
+
+
+def check_call(
+    x: torch.Tensor, lengths: torch.Tensor | None, n_mels: int
+) -> None:
+    """Refuse input that does not fit the front end."""
+    if x.ndim != 3:
+        raise ValueError(
+            "x must be (batch, frames, n_mels); got the shape "
+            f"{tuple(x.shape)}."
+        )
+    if x.shape[2] != n_mels:
+        raise ValueError(
+            f"x has {x.shape[2]} features a frame; this front end was built "
+            f"with n_mels={n_mels}."
+        )
+    if x.shape[1] == 0:
+        raise ValueError("x has T=0 frames; the front end needs 1 or more.")
+    if not x.is_floating_point():
+        raise ValueError(f"x must be of a floating dtype; got {x.dtype}.")
+    if lengths is None:
+        return
+    check_lengths(lengths)
+    if lengths.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"lengths has {lengths.shape[0]} entries for {x.shape[0]} "
+            "utterances."
+        )
+    if lengths.device != x.device:
+        raise ValueError(
+            f"x is on {x.device} and lengths on {lengths.device}; both must "
+            "be on one device."
+        )
+
+
+def check_lengths(lengths: torch.Tensor) -> None:
+    """Refuse lengths that are not SpeechBrain's relative ones."""
+    if lengths.ndim != 1 or not lengths.is_floating_point():
+        raise ValueError(
+            "lengths must be (batch,) of a floating dtype, relative to the "
+            f"longest; got {lengths.dtype} of shape {tuple(lengths.shape)}."
+        )
+
+
+def frontend_obstacle(module: nn.Module) -> str | None:
+    """Say what keeps a front end from the Triton path, if anything.
+
+    Besides shapes without kernels, the inner layers, which the Triton path
+    does not call, must be those that the front end built, without hooks.
+
+    Arguments
+    ---------
+    module : FastConformerFrontEnd
+        The front end.
+
+    Returns
+    -------
+    str or None
+        The reason, or None where the Triton path covers the module.
+    """
+    activation = module.activation
+    if type(activation) is not nn.ReLU:
+        return f"the activation {type(activation).__name__}"
+    if module.kernel_size > MAX_TAPS:
+        return f"kernel_size {module.kernel_size}, above {MAX_TAPS}"
+    if not (
+        type(module.blocks) is nn.ModuleList
+        and 2 ** (1 + len(module.blocks)) == module.subsampling
+    ):
+        return "blocks other than the front end built"
+    inner = {"activation": (activation, nn.ReLU)}
+    inner["conv"] = (module.conv, StridedConv2d)
+    for index, block in enumerate(module.blocks):
+        name = f"blocks.{index}"
+        inner[name] = (block, SeparableConv2d)
+        if type(block) is SeparableConv2d:
+            inner[f"{name}.depthwise"] = (block.depthwise, StridedConv2d)
+            inner[f"{name}.pointwise"] = (block.pointwise, nn.Conv2d)
+    for name, (layer, expected) in inner.items():
+        if type(layer) is not expected:
+            return f"a {type(layer).__name__} in place of {name}"
+        if has_hooks(layer):
+            return f"hooks on {name}"
+        if "forward" in layer.__dict__:
+            return f"a forward of its own on {name}"
+        if isinstance(layer, nn.Conv2d) and _layout(layer) != _expected_layout(
+            module, name
+        ):
+            return f"a {name} other than the front end built"
+    return None
+
+
+def _layout(conv: nn.Conv2d) -> tuple:
+    return (
+        tuple(conv.weight.shape),
+        conv.groups,
+        conv.stride,
+        conv.padding,
+        conv.dilation,
+        conv.padding_mode,
+        conv.bias is None,
+    )
+
+
+def _expected_layout(module: nn.Module, name: str) -> tuple:
+    C, K = module.channels, module.kernel_size
+    if name.endswith("pointwise"):
+        return (C, C, 1, 1), 1, (1, 1), (0, 0), (1, 1), "zeros", False
+    half = (K - 1) // 2
+    return (
+        (C, 1, K, K),
+        C if name.endswith("depthwise") else 1,
+        (STRIDE, STRIDE),
+        (0 if module.causal else half, half),
+        (1, 1),
+        "zeros",
+        False,
+    )
