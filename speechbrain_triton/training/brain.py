@@ -49,17 +49,16 @@ class TransducerBrain(sb.Brain):
         -------
         dict
             ``logits`` (B, T, U + 1, V), ``ctc_log_probs`` (B, T, V) or None,
-            ``wav_lens`` (B,) relative, and, outside of training,
+            ``wav_lens`` (B,) relative to T, and, outside of training,
             ``greedy`` and (in tests, if switched on) ``beam``: the labels of
             each utterance.
         """
         batch = batch.to(self.device)
         training = stage == Stage.TRAIN
         feats, wav_lens = self._features(batch, training)
+        feats, wav_lens = self._front_end(feats, wav_lens)
         chunks = self._chunk_config(stage)
-        encoded = self.modules.enc(
-            self.modules.CNN(feats), wav_lens, dynchunktrain_config=chunks
-        )
+        encoded = self.modules.enc(feats, wav_lens, dynchunktrain_config=chunks)
         projected = self.modules.proj_enc(encoded)
 
         predicted = self.modules.emb(batch.tokens_bos.data)
@@ -96,6 +95,15 @@ class TransducerBrain(sb.Brain):
         if training and self.hparams.fea_augment is not None:
             feats, wav_lens = self.hparams.fea_augment(feats, wav_lens)
         return feats, wav_lens
+
+    def _front_end(self, feats, wav_lens):
+        """Subsample, with the front end's own lengths if it has a rule."""
+        # The one in modules may be wrapped, by DDP for instance.
+        out_lengths = getattr(self.hparams.CNN, "out_lengths", None)
+        if out_lengths is None:
+            return self.modules.CNN(feats), wav_lens
+        subsampled = self.modules.CNN(feats, wav_lens)
+        return subsampled, out_lengths(wav_lens, feats.shape[1])
 
     def _chunk_config(self, stage) -> DynChunkTrainConfig | None:
         if not self.hparams.streaming:
@@ -154,6 +162,15 @@ class TransducerBrain(sb.Brain):
             self.hparams.epoch_counter.current = (
                 self.hparams.epoch_counter.limit
             )
+
+    def fit_batch(self, batch):
+        """Train on a batch, with its backward pass in this thread.
+
+        In autograd's own thread the Python of a backward pass runs slower:
+        on an H200's host the convolution module's took 0.3 to 0.6 ms more.
+        """
+        with torch.autograd.set_multithreading_enabled(False):
+            return super().fit_batch(batch)
 
     def on_fit_batch_start(self, batch, should_step):
         """Set the learning rate of the coming optimizer step."""

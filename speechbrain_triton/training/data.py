@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import speechbrain as sb
 import torch
 from speechbrain.dataio.dataset import DynamicItemDataset
+from speechbrain.dataio.sampler import DynamicBatchSampler
 
 from speechbrain_triton.training.tokens import BLANK, Tokenizer
 
@@ -86,3 +87,49 @@ def make_datasets(
         for name, path in test_csv.items()
     }
     return train, valid, tests
+
+
+def make_train_loader_options(
+    train_set: DynamicItemDataset, hparams: Mapping
+) -> dict:
+    """Give the options of the training set's loader.
+
+    Arguments
+    ---------
+    train_set : DynamicItemDataset
+        With durations, in seconds.
+    hparams : mapping
+        With ``train_dataloader_opts``. Where ``dynamic_batching`` is there
+        and True, batches are those of SpeechBrain's ``DynamicBatchSampler``
+        with the arguments of ``dynamic_batch_sampler``, and the batch size
+        and the shuffling of ``train_dataloader_opts`` do not count.
+
+    Returns
+    -------
+    dict
+        With a ``batch_sampler`` if batches are dynamic.
+
+    Raises
+    ------
+    ValueError
+        If an argument of the sampler is out of its range.
+    """
+    options = dict(hparams["train_dataloader_opts"])
+    if not hparams.get("dynamic_batching", False):
+        return options
+    for name in ("batch_size", "shuffle"):
+        options.pop(name, None)
+    arguments = hparams["dynamic_batch_sampler"]
+    for name, kind in (
+        ("max_batch_length", int | float),
+        ("num_buckets", int),
+        ("max_batch_ex", int),
+    ):
+        value = arguments[name]
+        if not (isinstance(value, kind) and value >= 1):
+            raise ValueError(
+                f"{name}={value!r} of dynamic_batch_sampler is not a number "
+                "of at least 1."
+            )
+    options["batch_sampler"] = DynamicBatchSampler(train_set, **arguments)
+    return options

@@ -11,6 +11,7 @@ from typing import IO
 import speechbrain as sb
 import torch
 from hyperpyyaml import load_hyperpyyaml
+from speechbrain.nnet.schedulers import NoamScheduler
 from speechbrain.utils.distributed import (
     ddp_barrier,
     ddp_init_group,
@@ -21,7 +22,10 @@ from speechbrain.utils.run_opts import RunOptions
 
 from speechbrain_triton.backend import triton_obstacle
 from speechbrain_triton.training.brain import TransducerBrain
-from speechbrain_triton.training.data import make_datasets
+from speechbrain_triton.training.data import (
+    make_datasets,
+    make_train_loader_options,
+)
 from speechbrain_triton.training.tokens import make_tokenizer
 
 logger = get_logger(__name__)
@@ -71,6 +75,7 @@ def run_recipe(
             hparams["output_neurons"],
         )
         train_set, valid_set, test_sets = make_datasets(hparams, tokenizer)
+        loader_options = make_train_loader_options(train_set, hparams)
         _check_checkpoint(hparams)
     except (ValueError, KeyError, OSError, ImportError) as error:
         # str() of a KeyError is the repr of its message.
@@ -86,12 +91,14 @@ def run_recipe(
         run_opts=run_opts,
         checkpointer=hparams["checkpointer"],
     )
+    # SpeechBrain tells the epoch only to samplers that it made itself.
+    brain.train_sampler = loader_options.get("batch_sampler")
     if not hparams["skip_training"]:
         brain.fit(
             hparams["epoch_counter"],
             train_set,
             valid_set,
-            train_loader_kwargs=_keep_workers(hparams["train_dataloader_opts"]),
+            train_loader_kwargs=_keep_workers(loader_options),
             valid_loader_kwargs=_keep_workers(hparams["valid_dataloader_opts"]),
         )
     brain.test(test_sets, hparams["test_dataloader_opts"])
@@ -101,6 +108,55 @@ def run_recipe(
         torch.distributed.destroy_process_group()
     lock.close()
     return 0
+
+
+def noam_schedule(
+    lr: float, warmup_steps: int
+) -> Callable[[torch.optim.Optimizer, int], None]:
+    """Make SpeechBrain's Noam schedule a function of the optimizer step.
+
+    ``NoamScheduler`` counts its own calls; the Brain says which step comes,
+    so that the schedule has nothing to save.
+
+    Arguments
+    ---------
+    lr : float
+        The highest learning rate, that of step ``warmup_steps``.
+    warmup_steps : int
+        Steps of linear growth; the rate falls with the root of the step then.
+
+    Returns
+    -------
+    callable
+        Takes the optimizer and the number of the coming step, from 1.
+
+    Raises
+    ------
+    ValueError
+        If ``warmup_steps`` is not a number of at least 1.
+
+    Example
+    -------
+    >>> optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    >>> schedule = noam_schedule(0.001, 100)
+    >>> for step in (50, 100, 400):
+    ...     schedule(optimizer, step)
+    ...     print(round(optimizer.param_groups[0]["lr"], 6))
+    0.0005
+    0.001
+    0.0005
+    """
+    if not (isinstance(warmup_steps, int | float) and warmup_steps >= 1):
+        raise ValueError(
+            f"warmup_steps={warmup_steps!r} is not a number of at least 1."
+        )
+    scheduler = NoamScheduler(lr, warmup_steps)
+
+    def schedule(optimizer: torch.optim.Optimizer, step: int) -> None:
+        scheduler.n_steps = step - 1
+        scheduler(optimizer)
+
+    return schedule
 
 
 def _lock(output_folder: str) -> IO:
@@ -144,7 +200,9 @@ def _keep_run_options(
 
 def _check_flags(hparams: dict) -> None:
     """Refuse what YAML reads otherwise than it looks, such as yes or 1.0."""
-    for name in ("streaming", "skip_training", "test_beam_search"):
+    switches = ("streaming", "skip_training", "test_beam_search")
+    optional = ("dynamic_batching", "sort_by_duration")
+    for name in (*switches, *(name for name in optional if name in hparams)):
         if not isinstance(hparams[name], bool):
             raise ValueError(
                 f"{name}={hparams[name]!r} is not one of True, False."
@@ -163,12 +221,14 @@ def _check_device(hparams: dict, run_opts: RunOptions) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device={device} cannot be used: {reason}") from error
-    if hparams["conv_backend"] == "triton":
+    for name in ("conv_backend", "frontend_backend"):
+        if hparams.get(name) != "triton":
+            continue
         obstacle = triton_obstacle(torch.device(device))
         if obstacle is not None:
             raise ValueError(
-                f"conv_backend=triton cannot run here because {obstacle}; "
-                "use auto or torch."
+                f"{name}=triton cannot run here because {obstacle}; use auto "
+                "or torch."
             )
     for name in ("precision", "eval_precision"):
         if device.startswith("cpu") and hparams[name] != "fp32":

@@ -1,5 +1,6 @@
 """Runs in processes of their own: killed ones, several at once, real data."""
 
+import csv
 import os
 import signal
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from recipe_runs import (
     EXACT,
+    FAST_YAML,
     ROOT,
     arguments,
     finish,
@@ -17,6 +19,9 @@ from recipe_runs import (
 )
 
 from speechbrain_triton.runs import read_run
+from speechbrain_triton.training.tokens import make_tokenizer
+
+FAST_AN4 = {"yaml": FAST_YAML, "frontend_channels": 8}
 
 
 def test_killed_within_an_epoch_goes_on_as_if_it_had_not_been(
@@ -85,7 +90,8 @@ def test_two_processes_share_the_training(corpus, tmp_path):
     assert len({u.key for u in utterances}) == len(utterances) == 4
 
 
-def test_an4_itself(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [{}, FAST_AN4], ids=["conformer", "fast"])
+def test_an4_itself(tmp_path, monkeypatch, options):
     default = ROOT.parent / "shared" / "data"
     folder = Path(os.environ.get("SPEECHBRAIN_TRITON_DATA", default), "an4")
     if not folder.is_dir():
@@ -97,8 +103,23 @@ def test_an4_itself(tmp_path, monkeypatch):
         batch_size=12,
         valid_speakers=8,
         test_beam_search=False,
+        **options,
     )
     assert run_here(argv, monkeypatch) == 0
     utterances = read_run(tmp_path).evaluations["test"].utterances
     assert len(utterances) == 130
     assert sum(len(u.reference) for u in utterances) == 773
+    if options:
+        assert unalignable(tmp_path / "save", "unigram", 60) == 0
+        assert unalignable(tmp_path / "save", "char", 32) > 30
+
+
+def unalignable(save, token_type, count):
+    """Training utterances with more labels than frames of 80 ms."""
+    train = save / "train.csv"
+    tokenizer = make_tokenizer(token_type, train, save, count)
+    with train.open(encoding="utf-8") as file:
+        return sum(
+            len(tokenizer.encode(row["wrd"])) > 12.5 * float(row["duration"])
+            for row in csv.DictReader(file)
+        )

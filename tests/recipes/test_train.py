@@ -1,11 +1,20 @@
 """Recipes train, test and refuse, in this process and on tiny data."""
 
+import importlib.util
 import subprocess
 import sys
 
 import pytest
 import torch
-from recipe_runs import EXACT, arguments, losses, run_here
+from recipe_runs import (
+    EXACT,
+    FAST,
+    FAST_YAML,
+    SPOKEN_NUMBERS,
+    arguments,
+    losses,
+    run_here,
+)
 
 from speechbrain_triton.runs import read_run
 
@@ -85,6 +94,117 @@ def test_kernels_give_the_losses_of_stock(
     assert launches["weight_grad_kernel"] > 0
     assert len(curves["torch"]) == 3
     assert curves["triton"] == pytest.approx(curves["torch"], rel=1e-4)
+
+
+def test_fast_conformer_learns_to_read_tones(
+    longer_corpus, tmp_path, monkeypatch
+):
+    argv = arguments(
+        longer_corpus,
+        tmp_path,
+        training_steps=200,
+        d_model=32,
+        joint_dim=32,
+        batch_size=8,
+        warmup_steps=20,
+        lr=0.008,
+        n_mels=40,
+        streaming=True,
+        **EXACT,
+        **FAST,
+    )
+    assert run_here(argv, monkeypatch) == 0
+    run = read_run(tmp_path)
+    assert sorted(run.evaluations) == ["test", "test_chunk8_left4"]
+    right = words_right(run)
+    assert sum(right) >= len(right) - 1 == 7, run.evaluations["test"]
+    log = (tmp_path / "log.txt").read_text()
+    assert "frontend=auto: 1 module, torch path" in log
+
+
+@pytest.mark.skipif(ON_GPU, reason="runs kernels in Triton's interpreter")
+def test_each_flag_of_the_fast_conformer_gives_the_losses_of_torch(
+    corpus, tmp_path, monkeypatch, launches
+):
+    curves = {}
+    for backends in ("torch torch", "triton torch", "torch triton"):
+        conv, frontend = backends.split()
+        argv = arguments(
+            corpus,
+            tmp_path / backends,
+            training_steps=1,
+            n_mels=8,
+            conv_backend=conv,
+            frontend_backend=frontend,
+            **EXACT,
+            **FAST,
+        )
+        launches.clear()
+        assert run_here(argv, monkeypatch) == 0
+        assert ("conv_kernel" in launches) == (conv == "triton")
+        assert bool(launches) == ("triton" in backends)
+        curves[backends] = losses(tmp_path / backends)
+    for curve in curves.values():
+        assert curve == pytest.approx(curves["torch torch"], rel=1e-4)
+
+
+def test_losses_and_searches_get_the_lengths_of_the_front_end(
+    corpus, tmp_path, monkeypatch
+):
+    from speechbrain_triton.modules import FastConformerFrontEnd
+    from speechbrain_triton.training import TransducerBrain
+    from speechbrain_triton.training.decoding import GreedySearcher
+
+    inputs, losses_got, searches_got = [], [], []
+    forward = FastConformerFrontEnd.forward
+    objectives = TransducerBrain.compute_objectives
+    search = GreedySearcher.forward
+
+    def recorded_forward(self, x, lengths):
+        inputs.append((lengths * x.shape[1]).round())
+        return forward(self, x, lengths)
+
+    def recorded_objectives(self, outputs, batch, stage):
+        T = outputs["logits"].shape[1]
+        losses_got.append((outputs["wav_lens"] * T).round())
+        return objectives(self, outputs, batch, stage)
+
+    def recorded_search(self, x, frames):
+        searches_got.append(frames)
+        return search(self, x, frames)
+
+    monkeypatch.setattr(FastConformerFrontEnd, "forward", recorded_forward)
+    monkeypatch.setattr(
+        TransducerBrain, "compute_objectives", recorded_objectives
+    )
+    monkeypatch.setattr(GreedySearcher, "forward", recorded_search)
+    argv = arguments(corpus, tmp_path, training_steps=3, **FAST)
+    assert run_here(argv, monkeypatch) == 0
+    assert len(inputs) == len(losses_got) > len(searches_got) > 0
+    expected = [(frames / 8).ceil().tolist() for frames in inputs]
+    assert [lens.tolist() for lens in losses_got] == expected
+    assert [f.tolist() for f in searches_got] == expected[-len(searches_got) :]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("espeakng_loader") is None,
+    reason="needs the package espeakng-loader",
+)
+def test_fast_conformer_trains_on_spoken_numbers(tmp_path, monkeypatch):
+    argv = arguments(
+        tmp_path / "corpus",
+        tmp_path / "run",
+        recipe=SPOKEN_NUMBERS,
+        training_steps=2,
+        train_utterances=4,
+        valid_utterances=2,
+        test_utterances=2,
+        yaml=FAST_YAML,
+    )
+    script = SPOKEN_NUMBERS / "train.py"
+    assert run_here(argv, monkeypatch, script) == 0
+    assert len(losses(tmp_path / "run")) == 2
+    assert len(read_run(tmp_path / "run").evaluations["test"].utterances) == 2
 
 
 @pytest.mark.gpu
@@ -221,6 +341,10 @@ def test_more_labels_than_frames_is_said_and_survived(
     [
         ({"precision": "bf16"}, "precision=bf16 needs a GPU"),
         ({"conv_backend": "Triton"}, "conv='Triton' is not one of"),
+        (
+            {**FAST, "frontend_backend": "Triton"},
+            "frontend='Triton' is not one of",
+        ),
         ({"streaming": "yes"}, "streaming='yes' is not one of True, False"),
         ({"streaming": ""}, "streaming=None is not one of True, False"),
         ({"test_beam_search": 1}, "test_beam_search=1 is not one of"),

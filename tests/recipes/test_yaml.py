@@ -9,16 +9,32 @@ from hyperpyyaml import load_hyperpyyaml
 from recipe_runs import RECIPES, ROOT
 from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 
-from speechbrain_triton.modules import TritonConvolutionModule
+from speechbrain_triton.modules import (
+    FastConformerFrontEnd,
+    TritonConvolutionModule,
+)
 
 YAMLS = sorted(RECIPES.glob("**/hparams/*.yaml"))
 IDS = ["/".join(path.relative_to(RECIPES).parts[::4]) for path in YAMLS]
+FAST = [path for path in YAMLS if path.name.startswith("fast_")]
 FLAGS = {
     "conv_backend": "auto",
     "streaming": False,
     "precision": "fp32",
     "eval_precision": "fp32",
 }
+FAST_FLAGS = {"conv_backend": "auto", "frontend_backend": "auto", **FLAGS}
+# Published for LibriSpeech.
+LIBRISPEECH = {"streaming": True, "precision": "bf16"}
+CALL = """kernels: !apply:speechbrain_triton.apply_kernels
+   model: !ref <Transformer>
+   conv: !ref <conv_backend>
+"""
+FAST_CALL = """kernels: !apply:speechbrain_triton.apply_kernels
+   model: [!ref <CNN>, !ref <Transformer>]
+   conv: !ref <conv_backend>
+   frontend: !ref <frontend_backend>
+"""
 
 
 def load(path, **overrides):
@@ -27,7 +43,7 @@ def load(path, **overrides):
 
 
 def test_there_are_recipes():
-    assert len(YAMLS) >= 2
+    assert len(YAMLS) >= 6 and len(FAST) == 3
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=IDS)
@@ -46,6 +62,32 @@ def test_loads_from_another_folder(path, backend, tmp_path, monkeypatch):
     assert len(hparams["kernels"].conv.names) == len(classes)
 
 
+@pytest.mark.parametrize("path", FAST, ids=lambda path: path.parts[-5])
+@pytest.mark.parametrize("backend", ["auto", "triton", "torch"])
+def test_front_end_follows_its_own_flag(path, backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hparams = load(path, frontend_backend=backend, conv_backend="torch")
+    front_end = hparams["modules"]["CNN"]
+    assert type(front_end) is FastConformerFrontEnd
+    assert front_end.backend == backend
+    assert hparams["kernels"].frontend.names == ["0"]
+    assert hparams["kernels"].conv.path == "torch"
+    assert hparams["kernel_size"] == 9 and front_end.subsampling == 8
+
+
+@pytest.mark.parametrize("path", FAST, ids=lambda path: path.parts[-5])
+def test_chunks_last_as_long_as_with_the_other_front_end(path):
+    fast, other = (
+        load(p)["dynchunktrain_config_sampler"]
+        for p in (path, path.with_name("conformer_transducer.yaml"))
+    )
+    for name in ("chunk_size_min", "chunk_size_max"):
+        assert 80 * getattr(fast, name) == 40 * getattr(other, name)
+    assert 2 * fast.test_config.chunk_size == other.test_config.chunk_size
+    for name in ("left_context_chunks_min", "left_context_chunks_max"):
+        assert getattr(fast, name) == getattr(other, name)
+
+
 @pytest.mark.parametrize("path", YAMLS, ids=IDS)
 def test_every_trained_module_is_saved(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -60,16 +102,12 @@ def test_every_trained_module_is_saved(path, tmp_path, monkeypatch):
 def test_flags_are_the_first_keys(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     keys = [line for line in lines if line and line[0] not in "# \t-"]
-    for line, (flag, default) in zip(keys, FLAGS.items(), strict=False):
+    flags, call = (FAST_FLAGS, FAST_CALL) if path in FAST else (FLAGS, CALL)
+    if "LibriSpeech" in path.parts:
+        flags = {**flags, **LIBRISPEECH}
+    for line, (flag, default) in zip(keys, flags.items(), strict=False):
         assert line.split("#")[0].strip() == f"{flag}: {default}"
-    call = "\n".join(
-        [
-            "kernels: !apply:speechbrain_triton.apply_kernels",
-            "   model: !ref <Transformer>",
-            "   conv: !ref <conv_backend>",
-        ]
-    )
-    assert call in path.read_text(encoding="utf-8")
+    assert f"{call}\n" in path.read_text(encoding="utf-8")
 
 
 def test_loads_without_triton(tmp_path):

@@ -1,0 +1,73 @@
+"""The Brain: lengths of the front end, and where backward runs."""
+
+from types import SimpleNamespace
+
+import pytest
+import speechbrain as sb
+import torch
+from speechbrain.lobes.models.convolution import ConvolutionFrontEnd
+from torch import nn
+
+from speechbrain_triton.modules import FastConformerFrontEnd
+from speechbrain_triton.training import TransducerBrain
+
+
+class Wrapped(nn.Module):
+    """As DDP does it: called like the module, without its attributes."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args):
+        return self.module(*args)
+
+
+def front_end_of_a_brain(module, feats, lens):
+    brain = TransducerBrain.__new__(TransducerBrain)
+    brain.hparams = SimpleNamespace(CNN=module)
+    brain.modules = nn.ModuleDict({"CNN": Wrapped(module)})
+    return brain._front_end(feats, lens)
+
+
+def test_front_end_with_a_rule_gets_the_lengths_and_gives_its_own():
+    module = FastConformerFrontEnd(9, channels=4)
+    feats, lens = torch.randn(2, 363, 9), torch.tensor([288 / 363, 1.0])
+    out, out_lens = front_end_of_a_brain(module, feats, lens)
+    assert torch.equal(out, module(feats, lens))
+    assert (out_lens * out.shape[1]).round().tolist() == [36, 46]
+
+
+def test_speechbrains_front_end_is_called_as_ever():
+    module = ConvolutionFrontEnd(
+        (8, 10, 9), num_blocks=2, out_channels=[4, 4], strides=[2, 2]
+    ).eval()
+    feats, lens = torch.randn(2, 40, 9), torch.tensor([0.4, 1.0])
+    out, out_lens = front_end_of_a_brain(module, feats, lens)
+    assert torch.equal(out, module(feats))
+    assert out_lens is lens
+
+
+def test_backward_runs_in_the_thread_of_the_step(monkeypatch):
+    enabled = torch._C._is_multithreading_enabled
+    seen = []
+
+    def fit_batch(self, batch):
+        seen.append((batch, enabled()))
+        return 0.5
+
+    monkeypatch.setattr(sb.Brain, "fit_batch", fit_batch)
+    brain = TransducerBrain.__new__(TransducerBrain)
+    assert brain.fit_batch("a batch") == 0.5
+    assert seen == [("a batch", False)]
+    assert enabled()
+
+
+def test_other_threads_are_back_after_a_step_that_failed(monkeypatch):
+    def fit_batch(self, batch):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(sb.Brain, "fit_batch", fit_batch)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        TransducerBrain.__new__(TransducerBrain).fit_batch(None)
+    assert torch._C._is_multithreading_enabled()
