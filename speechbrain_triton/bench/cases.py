@@ -13,7 +13,7 @@ class Case:
     Arguments
     ---------
     op : str
-        ``"depthwise_conv1d"`` or ``"conv_module"``.
+        ``"depthwise_conv1d"``, ``"conv_module"`` or ``"frontend"``.
     B, T, C, K : int
         Batch, frames, channels, taps.
     dtype : str
@@ -23,6 +23,8 @@ class Case:
         Frames in a chunk; 0 for full context.
     stream : bool
         Whether the T frames are the next chunk of a stream, in inference.
+    F : int
+        Features a frame, for a front end.
     """
 
     op: str
@@ -33,6 +35,7 @@ class Case:
     dtype: str
     chunk: int = 0
     stream: bool = False
+    F: int = 0
 
     @property
     def kind(self) -> str:
@@ -42,6 +45,8 @@ class Case:
     @property
     def shape(self) -> str:
         """As the tables write it, such as ``B64_T400_C512_K31_chunk16``."""
+        if self.F:
+            return f"B{self.B}_T{self.T}_F{self.F}_C{self.C}"
         name = f"B{self.B}_T{self.T}_C{self.C}_K{self.K}"
         if self.stream:
             return f"{name}_stream"
@@ -59,6 +64,7 @@ class Case:
 
 DEPTHWISE = Case("depthwise_conv1d", 64, 400, 512, 31, "bfloat16")
 MODULE = replace(DEPTHWISE, op="conv_module")
+FRONTEND = Case("frontend", 64, 3200, 256, 3, "bfloat16", F=80)
 STREAM = replace(MODULE, T=16, dtype="float32", stream=True)
 
 CASES: tuple[Case, ...] = (
@@ -72,6 +78,10 @@ CASES: tuple[Case, ...] = (
     *(replace(STREAM, B=B) for B in (1, 8, 64)),
     replace(STREAM, B=1, T=4),
     replace(STREAM, B=8, T=32),
+    FRONTEND,
+    replace(FRONTEND, dtype="float16"),
+    replace(FRONTEND, B=8, T=1600),
+    replace(FRONTEND, B=16, dtype="float32"),
     replace(DEPTHWISE, dtype="float16"),
     replace(DEPTHWISE, chunk=16),
     replace(DEPTHWISE, chunk=8),

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-IMPLS = ("stock", "compile", "triton", "limit")
-OPS = ("depthwise_conv1d", "conv_module")
+IMPLS = ("stock", "channels_last", "compile", "triton", "limit")
+OPS = ("depthwise_conv1d", "conv_module", "frontend")
 COLUMNS = (
     "op",
     "pass",
@@ -31,14 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.epilog = (
         "Passes: 'fwd' is without autograd, 'fwd_bwd' with the gradients of "
-        "the input and of all parameters. For conv_module these are wall "
-        "times of calls issued back to back, as in training, and 'fwd_gpu' "
-        "and 'fwd_bwd_gpu' are what the GPU itself needs; 'step' and "
+        "all parameters and, but for frontend, of the input. For conv_module "
+        "and frontend these are wall times of calls issued back to back, as "
+        "in training, and 'fwd_gpu' and 'fwd_bwd_gpu' are what the GPU itself "
+        "needs; 'step' and "
         "'step_gpu' are the same for a chunk of a stream. For "
         "depthwise_conv1d 'fwd' and 'fwd_bwd' are what the GPU itself needs, "
         "and 'fwd_wall' and 'fwd_bwd_wall' are wall times. What the GPU needs "
         "is measured by replaying a graph of calls; 'limit' copies as many "
-        "bytes as the op must move, for conv_module after its matmuls."
+        "bytes as the op must move, for the modules after their matmuls."
     )
     parser.add_argument(
         "--op",
@@ -51,9 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--impl",
         nargs="+",
         choices=IMPLS,
-        default=("stock", "triton", "limit"),
-        help="which implementations; 'compile' (conv_module only) takes "
-        "minutes to build (default: stock triton limit)",
+        default=("stock", "channels_last", "triton", "limit"),
+        help="which implementations; 'compile' (modules only) takes minutes "
+        "to build, 'channels_last' is there for frontend (default: all but "
+        "compile)",
     )
     parser.add_argument(
         "--shape",

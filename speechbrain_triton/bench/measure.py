@@ -9,6 +9,7 @@ from speechbrain_triton.bench import (
     conv_module,
     conv_stream,
     depthwise_conv1d,
+    frontend,
 )
 from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.check import CheckFailed, complaint
@@ -24,6 +25,7 @@ OPS = {
     "depthwise_conv1d": depthwise_conv1d,
     "conv_module": conv_module,
     "conv_stream": conv_stream,
+    "frontend": frontend,
 }
 
 
@@ -54,6 +56,19 @@ class Pass:
 # many launches, which only wall time counts. The plain names go to the time
 # that matters more.
 ON_DEVICE = ("stock", "triton", "limit")
+
+
+def _module_passes(*formats: str) -> tuple[Pass, ...]:
+    """Passes of a module, of which stock has more memory formats than one."""
+    in_steps = ("stock", *formats, "compile", "triton")
+    return (
+        Pass("fwd", time_steps, in_steps),
+        Pass("fwd_bwd", time_steps, in_steps),
+        Pass("fwd_gpu", time_kernel, (*formats, *ON_DEVICE)),
+        Pass("fwd_bwd_gpu", time_kernel, (*formats, *ON_DEVICE)),
+    )
+
+
 PASSES: dict[str, tuple[Pass, ...]] = {
     "depthwise_conv1d": (
         Pass("fwd", time_kernel, ON_DEVICE),
@@ -61,17 +76,17 @@ PASSES: dict[str, tuple[Pass, ...]] = {
         Pass("fwd_wall", time_steps, ("stock", "triton")),
         Pass("fwd_bwd_wall", time_steps, ("stock", "triton")),
     ),
-    "conv_module": (
-        Pass("fwd", time_steps, ("stock", "compile", "triton")),
-        Pass("fwd_bwd", time_steps, ("stock", "compile", "triton")),
-        Pass("fwd_gpu", time_kernel, ON_DEVICE),
-        Pass("fwd_bwd_gpu", time_kernel, ON_DEVICE),
-    ),
+    "conv_module": _module_passes(),
+    "frontend": _module_passes("channels_last"),
     "conv_stream": (
         Pass("step", time_steps, ("stock", "triton")),
         Pass("step_gpu", time_kernel, ("stock", "triton")),
     ),
 }
+
+
+# So many utterances are checked, where float64 of all would not fit beside.
+CHECKED_BATCH = {"frontend": 2}
 
 
 def check(case: Case, impl: str = "triton", device: str = "cuda") -> None:
@@ -82,7 +97,7 @@ def check(case: Case, impl: str = "triton", device: str = "cuda") -> None:
     case : Case
         What to run.
     impl : str
-        ``"triton"`` or ``"compile"``.
+        ``"triton"``, ``"compile"`` or ``"channels_last"``.
     device : str
         Where.
 
@@ -107,8 +122,9 @@ def measure(
     case : Case
         What to time.
     impl : str
-        ``"stock"``, ``"compile"``, ``"triton"`` or ``"limit"`` (a copy that
-        moves as many bytes as the op must; for a module after its matmuls).
+        ``"stock"``, ``"channels_last"`` (only front ends), ``"compile"``,
+        ``"triton"`` or ``"limit"`` (a copy that moves as many bytes as the op
+        must; for a module after its matmuls).
     device : str
         Where.
 
@@ -116,12 +132,13 @@ def measure(
     -------
     iterator of tuple
         Names of passes, and their timings. ``fwd`` is without autograd,
-        ``fwd_bwd`` with the gradients of the input and of all parameters.
+        ``fwd_bwd`` with the gradients of all parameters and, but for a front
+        end, of the input.
         For ``depthwise_conv1d`` these are times of the device and
         ``fwd_wall`` and ``fwd_bwd_wall`` wall times of calls issued back to
-        back; for ``conv_module`` they are such wall times, and ``fwd_gpu``
-        and ``fwd_bwd_gpu`` times of the device. ``step`` and ``step_gpu``
-        are the same for a chunk of a stream.
+        back; for modules they are such wall times, and ``fwd_gpu`` and
+        ``fwd_bwd_gpu`` times of the device. ``step`` and ``step_gpu`` are
+        the same for a chunk of a stream.
 
     Raises
     ------
@@ -157,7 +174,8 @@ def _checked(
         # limit, after which the function runs as it is.
         torch.compiler.reset()
         variants[impl] = replace(stock, forward=torch.compile(stock.forward))
-    inputs = op.draw(case, device)
+    batch = min(case.B, CHECKED_BATCH.get(case.op, case.B))
+    inputs = op.draw(replace(case, B=batch), device)
     problem = complaint(
         *(variants[name].outcome(*inputs) for name in (impl, "stock", "exact"))
     )

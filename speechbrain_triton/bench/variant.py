@@ -19,32 +19,35 @@ class Variant:
         cast.
     channels_first : bool
         Whether x and y are (B, C, T) instead of (B, T, C).
+    input_grad : bool
+        Whether the gradient of x is computed, too.
     """
 
     forward: Callable[..., torch.Tensor]
     params: dict[str, torch.Tensor]
     channels_first: bool = False
+    input_grad: bool = True
 
     def inputs(
         self, x: torch.Tensor, dy: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bring x and dy, both (B, T, C), into this variant's form.
+        """Bring x and dy into this variant's form.
 
         Arguments
         ---------
         x : torch.Tensor
-            Input.
+            Input, (B, T, C) or (B, T, F).
         dy : torch.Tensor
-            Gradient of the output.
+            Gradient of the output, channels last.
 
         Returns
         -------
         tuple of torch.Tensor
-            x, as a leaf that requires its gradient, and dy.
+            x, as a leaf that requires its gradient if that is wanted, and dy.
         """
         x = x.detach().to(next(iter(self.params.values())).dtype)
         x, dy = (self.turned(tensor).contiguous() for tensor in (x, dy))
-        return x.requires_grad_(), dy
+        return x.requires_grad_(self.input_grad), dy
 
     def turned(self, tensor: torch.Tensor) -> torch.Tensor:
         """Exchange the last two axes where this variant has them so."""
@@ -58,9 +61,13 @@ class Variant:
     def run_both(
         self, x: torch.Tensor, dy: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Compute the gradients of x and of all parameters."""
+        """Compute the gradients of all parameters, and of x if wanted."""
         y = self.forward(x, *self.params.values())
-        return torch.autograd.grad(y, (x, *self.params.values()), dy)
+        return torch.autograd.grad(y, self._leaves(x), dy)
+
+    def _leaves(self, x):
+        parameters = tuple(self.params.values())
+        return (x, *parameters) if self.input_grad else parameters
 
     def outcome(
         self, x: torch.Tensor, dy: torch.Tensor
@@ -70,27 +77,27 @@ class Variant:
         Arguments
         ---------
         x : torch.Tensor
-            (B, T, C), the input.
+            The input.
         dy : torch.Tensor
-            (B, T, C), the gradient of the output.
+            The gradient of the output.
 
         Returns
         -------
         dict of torch.Tensor
-            y with autograd and without, dx and the parameters' gradients, by
-            the names that a message gives them.
+            y with autograd and without, the parameters' gradients and dx, if
+            wanted, by the names that a message gives them.
         """
         x, dy = self.inputs(x, dy)
         alone = self.run_forward(x, dy)
         y = self.forward(x, *self.params.values())
-        leaves = (x, *self.params.values())
-        dx, *grads = torch.autograd.grad(y, leaves, dy.to(y.dtype))
-        return {
+        grads = torch.autograd.grad(y, self._leaves(x), dy.to(y.dtype))
+        result = {
             "y": self.turned(y.detach()),
             "y without autograd": self.turned(alone),
-            "dx": self.turned(dx),
-            **{
-                f"the gradient of {name}": grad
-                for name, grad in zip(self.params, grads, strict=True)
-            },
         }
+        if self.input_grad:
+            result["dx"] = self.turned(grads[0])
+            grads = grads[1:]
+        for name, grad in zip(self.params, grads, strict=True):
+            result[f"the gradient of {name}"] = grad
+        return result

@@ -3,7 +3,13 @@
 import pytest
 
 from speechbrain_triton.bench import command
-from speechbrain_triton.bench.cases import CASES, DEPTHWISE, MODULE, select
+from speechbrain_triton.bench.cases import (
+    CASES,
+    DEPTHWISE,
+    FRONTEND,
+    MODULE,
+    select,
+)
 
 
 def test_no_case_is_timed_twice():
@@ -13,6 +19,7 @@ def test_no_case_is_timed_twice():
 
 def test_shapes_are_written_as_in_the_tables():
     assert DEPTHWISE.shape == "B64_T400_C512_K31"
+    assert FRONTEND.shape == "B64_T3200_F80_C256"
     chunked = select(["conv_module"], "B16_T400_C512_K31_chunk8")
     assert [(case.B, case.chunk) for case in chunked] == [(16, 8)]
 
@@ -25,7 +32,7 @@ def test_selection_keeps_order_and_ops():
 
 
 def test_quick_takes_the_first_of_each_op():
-    assert select(command.OPS, quick=True) == [DEPTHWISE, MODULE]
+    assert select(command.OPS, quick=True) == [DEPTHWISE, MODULE, FRONTEND]
     # Where an op has no such shape, the other's is left.
     (only,) = select(command.OPS, "T20_", quick=True)
     assert (only.op, only.T) == ("depthwise_conv1d", 20)

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from speechbrain_triton.bench import (
     conv_module,
     depthwise_conv1d,
+    frontend,
     measure,
     timing,
 )
@@ -17,7 +19,10 @@ from speechbrain_triton.bench.check import CheckFailed
 DEPTHWISE = Case("depthwise_conv1d", 2, 13, 16, 5, "float16", chunk=4)
 MODULE = replace(DEPTHWISE, op="conv_module")
 STREAM = replace(MODULE, T=4, dtype="float32", chunk=0, stream=True)
-CASES = (DEPTHWISE, replace(DEPTHWISE, chunk=0), MODULE, STREAM)
+FRONTEND = Case("frontend", 3, 13, 16, 3, "float16", F=10)
+# Of x but for a front end, and of all parameters.
+GRADIENTS = {"depthwise_conv1d": 3, "conv_module": 11, "frontend": 10}
+CASES = (DEPTHWISE, replace(DEPTHWISE, chunk=0), MODULE, STREAM, FRONTEND)
 
 
 @pytest.fixture
@@ -112,6 +117,15 @@ def test_a_kernel_that_is_wrong_without_autograd_is_refused(
         (MODULE, "stock", ["fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu"]),
         (MODULE, "triton", ["fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu"]),
         (MODULE, "limit", ["fwd_gpu", "fwd_bwd_gpu"]),
+        (MODULE, "channels_last", []),
+        (FRONTEND, "stock", ["fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu"]),
+        (
+            FRONTEND,
+            "channels_last",
+            ["fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu"],
+        ),
+        (FRONTEND, "triton", ["fwd", "fwd_bwd", "fwd_gpu", "fwd_bwd_gpu"]),
+        (FRONTEND, "limit", ["fwd_gpu", "fwd_bwd_gpu"]),
         (STREAM, "stock", ["step", "step_gpu"]),
         (STREAM, "triton", ["step", "step_gpu"]),
         (STREAM, "limit", []),
@@ -132,6 +146,7 @@ def test_device_times_are_of_graphs_and_wall_times_are_not():
     for op, device_times in (
         ("depthwise_conv1d", {"fwd", "fwd_bwd"}),
         ("conv_module", {"fwd_gpu", "fwd_bwd_gpu"}),
+        ("frontend", {"fwd_gpu", "fwd_bwd_gpu"}),
     ):
         timers = {p.name: p.timer for p in measure.PASSES[op]}
         for name, timer in timers.items():
@@ -144,7 +159,7 @@ def test_device_times_are_of_graphs_and_wall_times_are_not():
 
 
 @pytest.mark.parametrize("impl", ["stock", "triton"])
-@pytest.mark.parametrize("case", [DEPTHWISE, MODULE], ids=str)
+@pytest.mark.parametrize("case", [DEPTHWISE, MODULE, FRONTEND], ids=str)
 def test_timed_calls_return_y_or_all_gradients(case, impl, device, calls):
     names(case, impl, device)
     for name, results in calls.items():
@@ -152,14 +167,28 @@ def test_timed_calls_return_y_or_all_gradients(case, impl, device, calls):
         assert len(results) == timing.FEWEST_SETS
         if "bwd" in name:
             first, second = (grads[0] for grads in results[:2])
-            # Of x; and of weight and bias, or all that the module has.
-            expected = 3 if case.op == "depthwise_conv1d" else 11
-            assert {len(grads) for grads in results} == {expected}
+            assert {len(grads) for grads in results} == {GRADIENTS[case.op]}
         else:
             first, second = results[:2]
             assert first.dtype is torch.float16 and not first.requires_grad
         assert first.isfinite().all()
         assert not torch.equal(first, second)
+
+
+def test_front_ends_of_torch_differ_in_memory_format(device):
+    """Else channels_last would be stock under another name."""
+    x, _ = frontend.draw(FRONTEND, device)
+    variants = frontend.variants(FRONTEND, device)
+    for impl in ("stock", "channels_last"):
+        outputs = []
+        hook = nn.modules.module.register_module_forward_hook(
+            lambda module, _, y, to=outputs: to.append(y.stride())
+        )
+        y = variants[impl].forward(x)
+        hook.remove()
+        assert y.shape == (3, 2, 2, 16) and y.is_contiguous()
+        last = {stride[1] == 1 for stride in outputs[:-1]}
+        assert last == {impl == "channels_last"}
 
 
 def test_stock_convolves_in_its_own_layout(device, one_set):
@@ -193,7 +222,20 @@ def test_bytes_of_the_module_limit(dtype):
     )
 
 
-@pytest.mark.parametrize("case", [DEPTHWISE, MODULE], ids=str)
+def test_bytes_of_the_front_ends_limit():
+    def layer(factor):
+        frames, bins = -(-13 // factor), -(-10 // factor)
+        return torch.empty(3, frames, bins, 16, dtype=torch.float16).nbytes
+
+    x, n, m = torch.empty(3, 13, 10).nbytes, layer(4), layer(8)
+    forward = (x + n) + (n + m)
+    assert frontend.least_bytes(FRONTEND, False) == forward
+    assert frontend.least_bytes(FRONTEND, True) == (
+        forward + 3 * m + (m + 2 * n) + (n + x)
+    )
+
+
+@pytest.mark.parametrize("case", [DEPTHWISE, MODULE, FRONTEND], ids=str)
 @pytest.mark.parametrize("backward", [False, True])
 def test_limits_copy_so_many_bytes(case, backward, device, one_set):
     op = measure.OPS[case.op]
