@@ -14,6 +14,7 @@ from speechbrain_triton.ops.frontend import (
     launch,
     run_frontend,
 )
+from speechbrain_triton.ops.frontend.reference import halved
 
 
 def tensors_of(n_blocks, C, K=3, *, dtype=torch.float32, device="cpu"):
@@ -103,7 +104,7 @@ def test_features_need_no_gradient(device, launches):
 
 
 def test_kept_for_backward_is_what_the_docs_say(device):
-    """N elements and N / 4 twice, and of inputs x and parameters only."""
+    """N elements and N / 4 twice, besides x, parameters and casts of them."""
     x, tensors, _ = case(2, 32, 2, 64, torch.float32, device)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(
@@ -114,7 +115,7 @@ def test_kept_for_backward_is_what_the_docs_say(device):
     sizes = sorted(
         t.numel()
         for t in kept
-        if t is not x and not any(t is leaf for leaf in leaves)
+        if t is not x and not any(t.shape[:2] == w.shape[:2] for w in leaves)
     )
     n = 2 * 8 * 5 * 64
     last = 2 * 4 * 3 * 64
@@ -187,3 +188,14 @@ def test_memory_is_a_quarter_of_plain_layers(launches):
 
     peak(run_frontend)
     assert peak(run_frontend) < peak(frontend_reference) / 4
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2])
+def test_frames_of_layers_are_those_of_the_convolutions(n_blocks):
+    frames = torch.arange(1, 400)
+    expected = [frames, halved(halved(frames))]
+    for _ in range(n_blocks - 1):
+        expected.append(halved(expected[-1]))
+    found = launch.frames_of_layers(frames, n_blocks)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)

@@ -62,7 +62,8 @@ def run_frontend(
         from speechbrain_triton.ops.frontend import launch
 
         layers = launch.layers_of(parameters, padding, dtype)
-        return launch.launch_frontend(x, layers, frames)[0]
+        lengths = launch.frames_of_layers(frames, len(parameters.blocks))
+        return launch.launch_frontend(x, layers, lengths)[0]
     return _FrontEnd.apply(x, frames, padding, dtype, *parameters.flat())
 
 
@@ -76,23 +77,27 @@ class _FrontEnd(torch.autograd.Function):
 
         p = FrontEndParameters.of(tensors)
         layers = launch.layers_of(p, padding, dtype)
-        y, inputs = launch.launch_frontend(x, layers, frames)
-        ctx.save_for_backward(x, frames, y, *tensors, *inputs)
-        ctx.options = padding, dtype, len(tensors)
+        lengths = launch.frames_of_layers(frames, len(p.blocks))
+        y, inputs = launch.launch_frontend(x, layers, lengths)
+        ctx.save_for_backward(
+            x, y, *lengths, *inputs, *layers.weights, *tensors
+        )
+        ctx.options = padding, dtype, len(p.blocks)
         return y
 
     @staticmethod
     def backward(ctx, dy):
-        padding, dtype, n_tensors = ctx.options
-        x, frames, y, *saved = ctx.saved_tensors
-        tensors, inputs = saved[:n_tensors], saved[n_tensors:]
+        padding, dtype, n = ctx.options
+        x, y, *saved = ctx.saved_tensors
+        lengths, saved = saved[: n + 1], saved[n + 1 :]
+        inputs, weights, tensors = saved[:n], saved[n : 2 * n], saved[2 * n :]
         needs = ctx.needs_input_grad
         if torch.is_grad_enabled():
             dx, *grads = gradients_by_twin(
                 lambda x, *tensors: frontend_reference(
                     x,
                     FrontEndParameters.of(tensors),
-                    frames,
+                    lengths[0],
                     padding=padding,
                     dtype=dtype,
                 ),
@@ -105,11 +110,15 @@ class _FrontEnd(torch.autograd.Function):
 
         # It may be called under another autocast than forward ran under.
         with torch.autocast(dy.device.type, enabled=False):
-            layers = launch.layers_of(
-                FrontEndParameters.of(tensors), padding, dtype
-            )
+            p = FrontEndParameters.of(tensors)
             dx, grads = launch.launch_frontend_grad(
-                dy, x, layers, frames, inputs, y, needs[0]
+                dy,
+                x,
+                launch.Layers(p, tuple(weights), padding, dtype),
+                lengths,
+                inputs,
+                y,
+                needs[0],
             )
         grads = map(like, tensors, grads)
         return dx, None, None, None, *grads

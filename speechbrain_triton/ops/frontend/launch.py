@@ -37,7 +37,6 @@ from speechbrain_triton.ops.depthwise_conv2d.launch import (
 from speechbrain_triton.ops.frontend.reference import (
     STRIDE,
     FrontEndParameters,
-    halved,
 )
 from speechbrain_triton.ops.sizes import cdiv
 
@@ -107,7 +106,7 @@ def layers_of(
 
 
 def launch_frontend(
-    x: torch.Tensor, layers: Layers, frames: torch.Tensor | None
+    x: torch.Tensor, layers: Layers, frames: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Run the front end.
 
@@ -117,8 +116,8 @@ def launch_frontend(
         (B, T, F), not empty.
     layers : Layers
         The front end.
-    frames : torch.Tensor, optional
-        (B,).
+    frames : sequence of torch.Tensor or None
+        From :func:`frames_of_layers`.
 
     Returns
     -------
@@ -127,7 +126,6 @@ def launch_frontend(
     inputs : list of torch.Tensor
         Of the pointwise layers, (B, T, F, C) each: what backward reads again.
     """
-    frames = _frames_of_layers(frames, layers)
     shape, geometry = layers.shape(x), layers.geometry
     patches = launch_patches(x, frames[0], shape, layers.dtype)
     inputs = [launch_stem(patches, layers.stem, shape)]
@@ -146,7 +144,7 @@ def launch_frontend_grad(
     dy: torch.Tensor,
     x: torch.Tensor,
     layers: Layers,
-    frames: torch.Tensor | None,
+    frames: Sequence[torch.Tensor | None],
     inputs: Sequence[torch.Tensor],
     y: torch.Tensor,
     input_grad: bool,
@@ -172,7 +170,6 @@ def launch_frontend_grad(
         In the order of ``parameters.flat()``, in float32, summed in a fixed
         order.
     """
-    frames = _frames_of_layers(frames, layers)
     tensors = dy.contiguous(), x, *inputs, y
     dxs, totals = [], None
     for part in _slices(inputs[0]):
@@ -188,6 +185,8 @@ def launch_frontend_grad(
                     du, patches, layers.stem, shape, lengths[0], x.dtype
                 )
             )
+        # Else they would be there beside those of the next slice.
+        del du, patches
         grads = [*stem, *grads]
         if totals is None:
             totals = grads
@@ -229,11 +228,25 @@ def _slices(u: torch.Tensor) -> list[slice]:
     return [slice(b, b + size) for b in range(0, B, size)]
 
 
-def _frames_of_layers(
-    frames: torch.Tensor | None, layers: Layers
+def frames_of_layers(
+    frames: torch.Tensor | None, n_blocks: int
 ) -> list[torch.Tensor | None]:
-    """Of the features, and of the output of each pointwise layer."""
-    of_layers = [frames, halved(halved(frames))]
-    for _ in layers.weights[1:]:
-        of_layers.append(halved(of_layers[-1]))
-    return of_layers
+    """Of the features, and of the output of each pointwise layer.
+
+    Arguments
+    ---------
+    frames : torch.Tensor or None
+        (B,), of the features.
+    n_blocks : int
+        How many pointwise layers there are.
+
+    Returns
+    -------
+    list of torch.Tensor or None
+        (B,) each: a 4th, an 8th and so on, rounded up, as halving again and
+        again and rounding up gives it.
+    """
+    if frames is None:
+        return [None] * (n_blocks + 1)
+    shifts = range(2, n_blocks + 2)
+    return [frames, *((frames + (2**n - 1)) >> n for n in shifts)]
