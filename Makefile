@@ -8,7 +8,7 @@ demo: $(VENV)/installed
 	$(VENV)/bin/speechbrain-triton demo
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
