@@ -39,15 +39,14 @@ TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 BINARY = {"cuda": "cubin", "hip": "hsaco"}
 
 
-def jobs(long, tf32):
+def jobs(long):
     """(kernel, constants, warps, dtype of x, dtype of weight) to compile.
 
     A sixth entry may limit the registers.
 
     Everything in bfloat16 with float32 weights, as under autocast, and each
     kernel once in the other dtypes and with the taps that need their own
-    config. ``long`` chooses a Conformer's 31 taps, else 5; ``tf32`` says
-    whether the target has such products.
+    config. ``long`` chooses a Conformer's 31 taps, else 5.
     """
     K = 31 if long else 5
     for grain in (0, *(launch.GRAINS if long else (1, 8))):
@@ -68,9 +67,9 @@ def jobs(long, tf32):
         yield from norm(activation, "bf16")
     yield reduction_of_sums()
     for dtype in ("bf16", "fp16", "fp32"):
-        yield from stem(3, dtype, tf32)
+        yield from stem(3, dtype)
         yield from bias_relu(dtype)
-    yield from stem(5, "bf16", tf32)
+    yield from stem(5, "bf16")
     yield from conv_2d(long)
     if long:
         for K in (launch.MAX_PACKED_TAPS, launch.MAX_PACKED_TAPS + 1):
@@ -144,7 +143,7 @@ def reduction_of_sums():
     return sum_partials_kernel, constants, 4, None, "fp32"
 
 
-def stem(K, dtype, tf32):
+def stem(K, dtype):
     """The stem's kernels as their launchers start them."""
     torch_dtype = getattr(torch, TORCH[dtype])
     shape = stem_launch.shape_of(100, 80, K, 2, "same")
@@ -161,19 +160,17 @@ def stem(K, dtype, tf32):
         HAS_BIAS=True,
         HAS_DEPTHWISE_BIAS=True,
         HAS_LENGTHS=True,
+        UPCAST=False,
         DTYPE=getattr(tl, TORCH[dtype]),
     )
     warps = stem_launch.NUM_WARPS
-    precisions = ("ieee", "tf32") if tf32 and dtype == "fp32" else ("ieee",)
-    for precision in precisions:
-        for kernel, registers in (
-            (stem_kernels.stem_kernel, stem_launch.STEM_REGISTERS),
-            (stem_kernels.stem_sums_kernel, stem_launch.SUMS_REGISTERS),
-            (stem_kernels.patch_grad_kernel, None),
-        ):
-            more = constants | {"PRECISION": precision}
-            limit = registers if taps == stem_launch.MAX_TAPS else None
-            yield kernel, more, warps, dtype, "fp32", limit
+    for kernel, registers in (
+        (stem_kernels.stem_kernel, stem_launch.STEM_REGISTERS),
+        (stem_kernels.stem_sums_kernel, stem_launch.SUMS_REGISTERS),
+        (stem_kernels.patch_grad_kernel, None),
+    ):
+        limit = registers if taps == stem_launch.MAX_TAPS else None
+        yield kernel, constants, warps, dtype, "fp32", limit
     for kernel, more in (
         (stem_kernels.patch_kernel, {"BLOCK_M": stem_launch.PATCH_ROWS}),
         (stem_kernels.stem_parameters_kernel, {"BLOCK_C": 16}),
@@ -334,7 +331,7 @@ def main():
     backend, arch, warp_size = sys.argv[1:4]
     arch = int(arch) if backend == "cuda" else arch
     target = GPUTarget(backend, arch, int(warp_size))
-    for job in jobs(long=arch == 90, tf32=backend == "cuda"):
+    for job in jobs(long=arch == 90):
         print(json.dumps(compile_one(target, *job)), flush=True)
 
 

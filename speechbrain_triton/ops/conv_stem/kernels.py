@@ -123,7 +123,7 @@ def stem_kernel(
     TAPS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_DEPTHWISE_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     """y (B T2 F2, C); the blocks of a tile's channels follow each other.
 
@@ -153,7 +153,7 @@ def stem_kernel(
                     patch_ptr, row, mask_m, tap // K, tap % K, T1, F1, T2, F2,
                     STRIDE, PAD_T, PAD_F, WIDTH,
                 )  # fmt: skip
-                h = _dot(weight, tl.trans(patch), PRECISION)
+                h = _dot(weight, tl.trans(patch), UPCAST)
                 at = depthwise_ptr + offs_c * (K * K) + tap
                 depthwise = tl.load(at, mask=mask_c, other=0.0).to(tl.float32)
                 acc += tl.maximum(h, 0.0) * depthwise[:, None]
@@ -185,7 +185,7 @@ def stem_sums_kernel(
     BLOCK_M: tl.constexpr,
     TAPS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     """Each program's D_ij over its rows, for TAPS taps, and the sum of dy.
 
@@ -214,7 +214,7 @@ def stem_sums_kernel(
         offs = row.to(tl.int64)[:, None] * C + offs_c[None, :]
         mask = mask_m[:, None] & mask_c[None, :]
         dy = tl.load(dy_ptr + offs, mask=mask, other=0.0)
-        dy = _transpose(dy, PRECISION)  # [BLOCK_C, BLOCK_M]
+        dy = _transpose(dy, UPCAST)  # [BLOCK_C, BLOCK_M]
         dy_sum += tl.sum(dy.to(tl.float32), axis=1)
         for n in tl.static_range(TAPS):
             tap = first_tap + n
@@ -222,9 +222,9 @@ def stem_sums_kernel(
                 patch_ptr, row, mask_m, tap // K, tap % K, T1, F1, T2, F2,
                 STRIDE, PAD_T, PAD_F, WIDTH,
             )  # fmt: skip
-            h = _dot(weight, tl.trans(patch), PRECISION)
-            passed = _pass_alive(h, dy, PRECISION)
-            total = sums[n] + _dot(passed, patch, PRECISION)
+            h = _dot(weight, tl.trans(patch), UPCAST)
+            passed = _pass_alive(h, dy, UPCAST)
+            total = sums[n] + _dot(passed, patch, UPCAST)
             sums = sums[:n] + (total,) + sums[n + 1 :]
 
     k = tl.arange(0, WIDTH)[None, :]
@@ -312,7 +312,7 @@ def patch_grad_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     """dpatch (B T1 F1, WIDTH): the gradient of each hidden position's patch.
 
@@ -346,9 +346,9 @@ def patch_grad_kernel(
             at = depthwise_ptr + offs_c * (K * K) + tap
             depthwise = tl.load(at, mask=mask_c, other=0.0).to(tl.float32)
             dh += dy * depthwise[None, :]
-        alive = _dot(patch, tl.trans(weight), PRECISION) > 0.0
+        alive = _dot(patch, tl.trans(weight), UPCAST) > 0.0
         dh = tl.where(alive, dh, 0.0).to(DTYPE)
-        dpatch += _dot(dh, weight, PRECISION)
+        dpatch += _dot(dh, weight, UPCAST)
     tl.store(dpatch_ptr + offs, dpatch, mask=mask_m[:, None])
 
 
@@ -431,39 +431,38 @@ def _weight_rows(
 
 
 @triton.jit
-def _transpose(x, PRECISION: tl.constexpr):
+def _transpose(x, UPCAST: tl.constexpr):
     """x turned; halves by a product with ones, which tensor cores read turned.
 
     Exactly so, and in the layout of a product: in shared memory, turning 64 by
     64 halves takes a third of the kernel's time, for conflicts between banks.
     """
-    if x.dtype == tl.float32 or PRECISION == "interpreted":
+    if x.dtype == tl.float32 or UPCAST:
         return tl.trans(x)
     n = tl.arange(0, x.shape[1])
     ones = (n[:, None] == n[None, :]).to(x.dtype)
-    return _dot(ones, tl.trans(x), PRECISION).to(x.dtype)
+    return _dot(ones, tl.trans(x), UPCAST).to(x.dtype)
 
 
 @triton.jit
-def _pass_alive(h, dy, PRECISION: tl.constexpr):
+def _pass_alive(h, dy, UPCAST: tl.constexpr):
     """dy where h > 0, else 0.
 
     As a product with 0 or 1: on NVIDIA that is a saturated product and a
     packed one, which take half the time of comparing and selecting.
     """
-    if PRECISION == "interpreted":
+    if UPCAST:
         return tl.where(h > 0.0, dy, 0.0)
     alive = tl.minimum(tl.maximum(h * 1e38, 0.0), 1.0)
     return dy * alive.to(dy.dtype)
 
 
 @triton.jit
-def _dot(a, b, PRECISION: tl.constexpr):
-    """Product with float32 sums, of float32 as "ieee" or "tf32" says.
+def _dot(a, b, UPCAST: tl.constexpr):
+    """Product with float32 sums, of float32 without TF32.
 
-    The interpreter's own is wrong in bfloat16.
+    UPCAST is for the interpreter, whose own is wrong in bfloat16.
     """
-    if PRECISION == "interpreted":
+    if UPCAST:
         a, b = a.to(tl.float32), b.to(tl.float32)
-        return tl.dot(a, b, input_precision="ieee")
-    return tl.dot(a, b, input_precision=PRECISION)
+    return tl.dot(a, b, input_precision="ieee")

@@ -161,7 +161,7 @@ def launch_stem(
             taps,
             stem.bias is not None,
             stem.depthwise_bias is not None,
-            _precision(patches.dtype),
+            interpreted(),
         ),
         NUM_WARPS,
     )
@@ -212,7 +212,7 @@ def launch_parameter_grads(
             rows,
             taps,
             has_bias,
-            _precision(patches.dtype),
+            interpreted(),
         ),
         NUM_WARPS,
     )
@@ -271,7 +271,7 @@ def launch_input_grad(
             block,
             rows,
             stem.bias is not None,
-            _precision(patches.dtype),
+            interpreted(),
         ),
         NUM_WARPS,
     )
@@ -296,16 +296,6 @@ def tile(C: int, dtype: torch.dtype) -> tuple[int, int]:
 def taps_at_once(K: int, dtype: torch.dtype) -> int:
     """Taps that are unrolled, of K * K."""
     return K if K * K > MAX_TAPS or dtype is torch.float32 else K * K
-
-
-def _precision(dtype: torch.dtype) -> str:
-    """How products are taken; in float32 as PyTorch's convolutions are."""
-    if interpreted():
-        return "interpreted"
-    if dtype is torch.float32 and torch.version.hip is None:
-        tf32 = torch.backends.cudnn.conv.fp32_precision == "tf32"
-        return "tf32" if tf32 else "ieee"
-    return "ieee"
 
 
 def _contiguous(stem: Stem) -> Stem:
