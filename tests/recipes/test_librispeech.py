@@ -25,7 +25,7 @@ from speechbrain.dataio.dataset import DynamicItemDataset
 from speechbrain_triton.runs import read_run
 from speechbrain_triton.training import TransducerBrain
 from speechbrain_triton.training.data import make_train_loader_options
-from speechbrain_triton.training.main import noam_schedule
+from speechbrain_triton.training.schedules import noam_schedule
 
 LIBRISPEECH = RECIPES / "LibriSpeech" / "ASR" / "transducer"
 DATA = Path(os.environ.get("SPEECHBRAIN_TRITON_DATA", ROOT / "../shared/data"))
