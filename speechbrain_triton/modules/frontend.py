@@ -14,6 +14,7 @@ from speechbrain_triton.backend import (
     log_once,
     use_triton,
 )
+from speechbrain_triton.modules.coverage import weight_and_bias
 from speechbrain_triton.modules.frontend_checks import (
     check_arguments,
     check_call,
@@ -182,9 +183,16 @@ class FastConformerFrontEnd(nn.Module):
         """
         check_call(x, lengths, self.n_mels)
         frames = None if lengths is None else _frames(lengths, x.shape[1])
-        if self.takes_triton(x):
-            return self._run_triton(x, frames)
-        return self._run_torch(x, frames)
+        dtype = self._dtype_on_triton(x)
+        if dtype is None:
+            return self._run_torch(x, frames)
+        return run_frontend(
+            x,
+            _parameters_of(self),
+            frames,
+            "causal" if self.causal else "same",
+            dtype,
+        )
 
     def _run_torch(self, x, frames):
         y = _masked(x.unsqueeze(-1), frames)
@@ -194,24 +202,6 @@ class FastConformerFrontEnd(nn.Module):
             frames = _halved(frames)
             y = _masked(y.permute(0, 2, 3, 1), frames)
         return y.contiguous()
-
-    def _run_triton(self, x, frames):
-        blocks = tuple(
-            SeparableConv(
-                block.depthwise.weight,
-                block.depthwise.bias,
-                block.pointwise.weight,
-                block.pointwise.bias,
-            )
-            for block in self.blocks
-        )
-        return run_frontend(
-            x,
-            FrontEndParameters(self.conv.weight, self.conv.bias, blocks),
-            frames,
-            "causal" if self.causal else "same",
-            autocast_dtype(x) or x.dtype,
-        )
 
     def takes_triton(self, x: torch.Tensor) -> bool:
         """Whether a call would take the Triton path.
@@ -230,26 +220,25 @@ class FastConformerFrontEnd(nn.Module):
         RuntimeError
             If ``backend`` is ``"triton"`` and the kernels cannot run.
         """
-        dtype = autocast_dtype(x)
-        obstacle = frontend_obstacle(self)
-        # Outside of autocast PyTorch refuses two dtypes, and says which: let
-        # it.
-        if (
-            dtype is None
-            and obstacle is None
-            and x.dtype is not self.conv.weight.dtype
+        return self._dtype_on_triton(x) is not None
+
+    def _dtype_on_triton(self, x: torch.Tensor) -> torch.dtype | None:
+        """In which the Triton path would compute; None for the other path."""
+        dtype, obstacle = autocast_dtype(x), frontend_obstacle(self)
+        if dtype is None:
+            dtype = x.dtype
+            # Outside of autocast PyTorch refuses two dtypes, and says which:
+            # let it.
+            if obstacle is None:
+                weight, _ = weight_and_bias(self._modules["conv"])
+                if weight.dtype is not dtype:
+                    return None
+        if not use_triton(
+            self.backend, "FastConformerFrontEnd", x.device, dtype, obstacle
         ):
-            return False
-        taken = use_triton(
-            self.backend,
-            "FastConformerFrontEnd",
-            x.device,
-            dtype or x.dtype,
-            obstacle,
-        )
-        if taken:
-            log_once("FastConformerFrontEnd: Triton path.")
-        return taken
+            return None
+        log_once("FastConformerFrontEnd: Triton path.")
+        return dtype
 
     def out_lengths(self, lengths: torch.Tensor, n_frames: int) -> torch.Tensor:
         """Relative lengths of the output.
@@ -326,6 +315,22 @@ class FastConformerFrontEnd(nn.Module):
             f"n_mels={self.n_mels}, subsampling={self.subsampling}, "
             f"causal={self.causal}, backend={self.backend!r}"
         )
+
+
+def _parameters_of(module: FastConformerFrontEnd) -> FrontEndParameters:
+    """The parameters of a front end of which nothing is an obstacle."""
+    modules = module._modules
+    blocks = modules["blocks"]._modules.values()
+    return FrontEndParameters(
+        *weight_and_bias(modules["conv"]),
+        tuple(
+            SeparableConv(
+                *weight_and_bias(block._modules["depthwise"]),
+                *weight_and_bias(block._modules["pointwise"]),
+            )
+            for block in blocks
+        ),
+    )
 
 
 def _explain_keys(module: FastConformerFrontEnd, keys) -> None:

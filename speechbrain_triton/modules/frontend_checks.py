@@ -1,11 +1,16 @@
-"""What a front end refuses, and what its kernels do not cover."""
+"""What a front end refuses, and what its kernels do not cover.
 
-from collections.abc import Callable
+What they cover is asked in every forward: see ``modules/coverage.py`` on why
+dictionaries are read in place of attributes.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
-from speechbrain_triton.modules.coverage import has_hooks
+from speechbrain_triton.modules.coverage import has_hooks, weight_and_bias
 from speechbrain_triton.modules.frontend_layers import (
     STRIDE,
     SeparableConv2d,
@@ -102,61 +107,78 @@ def frontend_obstacle(module: nn.Module) -> str | None:
     str or None
         The reason, or None where the Triton path covers the module.
     """
-    activation = module.activation
+    modules = module._modules
+    activation, blocks = modules["activation"], modules["blocks"]
     if type(activation) is not nn.ReLU:
         return f"the activation {type(activation).__name__}"
     if module.kernel_size > MAX_TAPS:
         return f"kernel_size {module.kernel_size}, above {MAX_TAPS}"
     if not (
-        type(module.blocks) is nn.ModuleList
-        and 2 ** (1 + len(module.blocks)) == module.subsampling
+        type(blocks) is nn.ModuleList
+        and 2 ** (1 + len(blocks)) == module.subsampling
     ):
         return "blocks other than the front end built"
-    inner = {"activation": (activation, nn.ReLU)}
-    inner["conv"] = (module.conv, StridedConv2d)
-    for index, block in enumerate(module.blocks):
-        name = f"blocks.{index}"
-        inner[name] = (block, SeparableConv2d)
-        if type(block) is SeparableConv2d:
-            inner[f"{name}.depthwise"] = (block.depthwise, StridedConv2d)
-            inner[f"{name}.pointwise"] = (block.pointwise, nn.Conv2d)
-    for name, (layer, expected) in inner.items():
-        if type(layer) is not expected:
+    # Of a cache torch.compile would warn.
+    layers_built = _built if torch.compiler.is_compiling() else _cached_built
+    built = layers_built(
+        len(blocks), module.channels, module.kernel_size, module.causal
+    )
+    for (name, kind, layout), layer in zip(built, _inner(module), strict=True):
+        if type(layer) is not kind:
             return f"a {type(layer).__name__} in place of {name}"
         if has_hooks(layer):
             return f"hooks on {name}"
         if "forward" in layer.__dict__:
             return f"a forward of its own on {name}"
-        if isinstance(layer, nn.Conv2d) and _layout(layer) != _expected_layout(
-            module, name
-        ):
+        if layout is not None and _layout(layer) != layout:
             return f"a {name} other than the front end built"
     return None
 
 
+def _inner(module: nn.Module) -> Iterator[nn.Module | None]:
+    """The layers that the Triton path replaces; a block before what it has."""
+    modules = module._modules
+    yield modules["activation"]
+    yield modules["conv"]
+    for block in modules["blocks"]._modules.values():
+        yield block
+        yield block._modules.get("depthwise")
+        yield block._modules.get("pointwise")
+
+
+def _built(
+    n_blocks: int, C: int, K: int, causal: bool
+) -> tuple[tuple[str, type, tuple | None], ...]:
+    """Name, class and layout of what a front end has, as _inner finds them."""
+    half = (K - 1) // 2
+    padding = 0 if causal else half, half
+    strided = (STRIDE, STRIDE), padding, (1, 1), "zeros", False
+    pointwise = (C, C, 1, 1), 1, (1, 1), (0, 0), (1, 1), "zeros", False
+    layers = [
+        ("activation", nn.ReLU, None),
+        ("conv", StridedConv2d, ((C, 1, K, K), 1, *strided)),
+    ]
+    for name in (f"blocks.{n}" for n in range(n_blocks)):
+        depthwise = (C, 1, K, K), C, *strided
+        layers += [
+            (name, SeparableConv2d, None),
+            (f"{name}.depthwise", StridedConv2d, depthwise),
+            (f"{name}.pointwise", nn.Conv2d, pointwise),
+        ]
+    return tuple(layers)
+
+
+_cached_built = functools.cache(_built)
+
+
 def _layout(conv: nn.Conv2d) -> tuple:
+    weight, bias = weight_and_bias(conv)
     return (
-        tuple(conv.weight.shape),
+        weight.shape,
         conv.groups,
         conv.stride,
         conv.padding,
         conv.dilation,
         conv.padding_mode,
-        conv.bias is None,
-    )
-
-
-def _expected_layout(module: nn.Module, name: str) -> tuple:
-    C, K = module.channels, module.kernel_size
-    if name.endswith("pointwise"):
-        return (C, C, 1, 1), 1, (1, 1), (0, 0), (1, 1), "zeros", False
-    half = (K - 1) // 2
-    return (
-        (C, 1, K, K),
-        C if name.endswith("depthwise") else 1,
-        (STRIDE, STRIDE),
-        (0 if module.causal else half, half),
-        (1, 1),
-        "zeros",
-        False,
+        bias is None,
     )

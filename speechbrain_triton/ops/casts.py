@@ -1,5 +1,7 @@
 """Casts without the call where they would do nothing, and one in a matmul."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 
@@ -18,6 +20,13 @@ def like(
 def zeros_like(x: torch.Tensor | None) -> torch.Tensor | None:
     """The gradient that an empty batch gives."""
     return None if x is None else torch.zeros_like(x)
+
+
+def without_autocast(device_type: str) -> AbstractContextManager:
+    """For a backward that may run under another autocast than its forward."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def matmul(

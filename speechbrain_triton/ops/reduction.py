@@ -66,6 +66,13 @@ class ColumnSums:
             (self.programs, width), dtype=torch.float32, device=device
         )
 
+    def share(self, n_rows: int) -> int:
+        """Rows for each of the programs, where it is so many in all.
+
+        That of the last ones may be none.
+        """
+        return ROW_TILE * cdiv(cdiv(n_rows, ROW_TILE), self.programs)
+
     def total(self) -> torch.Tensor:
         """Add up the programs' sums: (width,) float32."""
         total = self.partial.new_empty(self.width)

@@ -34,6 +34,9 @@ def gradients_by_twin(
     # Aliases: one tensor may be several of the inputs, with a gradient each.
     inputs = [None if x is None else x.view_as(x) for x in inputs]
     wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-    y = twin(*inputs)
-    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    # Backward may be called under an autocast that forward did not run under;
+    # twins cast to forward's dtypes themselves.
+    with torch.autocast(dy.device.type, enabled=False):
+        y = twin(*inputs)
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
     return tuple(next(found) if need else None for need in needed)

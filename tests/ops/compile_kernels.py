@@ -33,7 +33,7 @@ from speechbrain_triton.ops.reduction import sum_partials_kernel
 
 WIDTH = 512
 PARAMETERS = ("weight_ptr", "bias_ptr", "depthwise_ptr")
-FLOATS = ("partial_ptr", "total_ptr", "dpatch_ptr")
+FLOATS = ("partial_ptr", "total_ptr", "grad_ptr", "dpatch_ptr")
 Simple = int | float | str | None
 TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 BINARY = {"cuda": "cubin", "hip": "hsaco"}
@@ -173,7 +173,13 @@ def stem(K, dtype):
         yield kernel, constants, warps, dtype, "fp32", limit
     for kernel, more in (
         (stem_kernels.patch_kernel, {"BLOCK_M": stem_launch.PATCH_ROWS}),
-        (stem_kernels.stem_parameters_kernel, {"BLOCK_C": 16}),
+        (
+            stem_kernels.stem_parameters_kernel,
+            {
+                "BLOCK_P": stem_launch.partials_at_once(K),
+                "BLOCK_C": stem_launch.SUM_CHANNELS,
+            },
+        ),
         (stem_kernels.fold_kernel, {"BLOCK_M": stem_launch.FOLD_ROWS}),
     ):
         yield kernel, constants | more, warps, dtype, "fp32"
@@ -185,6 +191,8 @@ def bias_relu(dtype):
         ROWS=relu_launch.ROWS,
         BLOCK_C=relu_launch.MAX_BLOCK,
         HAS_LENGTHS=True,
+        COLUMN=WIDTH,
+        SUMS=2 * WIDTH,
     )
     for kernel in (
         relu_kernels.bias_relu_kernel,
@@ -233,6 +241,8 @@ def conv_2d_pair(kernel, stride, relu, dtype):
             HAS_LENGTHS=True,
             INPUT_GRAD=True,
             WEIGHT_GRAD=True,
+            COLUMN=WIDTH,
+            SUMS=(geometry.taps + 3) * WIDTH,
         )
         if backward and relu != "after":
             constants["y_ptr"] = None

@@ -91,7 +91,6 @@ def assert_stem_is_right(tensors, launches, **options):
         "patch_kernel": 1,
         "stem_kernel": 1,
         "stem_sums_kernel": 1,
-        "sum_partials_kernel": 1,
         "stem_parameters_kernel": 1,
         "patch_grad_kernel": 1,
         "fold_kernel": 1,

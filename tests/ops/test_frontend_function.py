@@ -58,11 +58,37 @@ def case(B, T, n_blocks, C, dtype, device, K=3):
 
 @pytest.fixture(params=[1, 2, 5])
 def n_slices(request, monkeypatch):
-    """Into how many slices a batch of 5 utterances is cut."""
+    """Into how many slices a large batch, of 5 utterances, is cut."""
     size = -(-5 // request.param)
     slices = [slice(b, b + size) for b in range(0, 5, size)]
     monkeypatch.setattr(launch, "_slices", lambda u: slices)
+    monkeypatch.setattr(launch, "SMALL_BYTES", 0)
     return request.param
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2])
+def test_small_batch_comes_out_as_a_large_one(
+    n_blocks, device, launches, monkeypatch
+):
+    x, tensors, dy = case(5, 19, n_blocks, 24, torch.float32, device)
+    frames = torch.tensor([19, 3, 8, 1, 17], device=device)
+    launches.clear()
+    small = outcome(run_frontend, x, tensors, dy, frames)
+    assert launches["patch_kernel"] == 1
+    monkeypatch.setattr(launch, "SMALL_BYTES", 0)
+    large = outcome(run_frontend, x, tensors, dy, frames)
+    assert launches["patch_kernel"] == 3
+    for name, expected in large.items():
+        assert torch.equal(small[name], expected), name
+
+
+def test_backward_changes_nothing_that_is_kept(device):
+    x, tensors, dy = case(2, 11, 2, 16, torch.float32, device)
+    leaves = [t.requires_grad_() for t in tensors.values()]
+    y = run_frontend(x, FrontEndParameters.of(leaves), None, "same", x.dtype)
+    once = torch.autograd.grad(y, leaves, dy, retain_graph=True)
+    again = torch.autograd.grad(y, leaves, dy)
+    assert all(map(torch.equal, once, again))
 
 
 @pytest.mark.parametrize("n_blocks", [1, 2])
@@ -72,6 +98,7 @@ def test_slices_add_up_to_the_whole(n_blocks, n_slices, device, launches):
     launches.clear()
     ours = outcome(run_frontend, x, tensors, dy, frames)
     assert launches["stem_kernel"] == 1
+    assert launches["patch_kernel"] == 1 + n_slices
     assert launches["stem_sums_kernel"] == n_slices
     assert launches["bias_relu_grad_kernel"] == n_slices
     assert launches["depthwise_conv2d_grad_kernel"] == (
@@ -103,8 +130,14 @@ def test_features_need_no_gradient(device, launches):
     assert "patch_grad_kernel" not in launches
 
 
-def test_kept_for_backward_is_what_the_docs_say(device):
-    """N elements and N / 4 twice, besides x, parameters and casts of them."""
+@pytest.mark.parametrize("small", [True, False])
+def test_kept_for_backward_is_what_the_docs_say(small, device, monkeypatch):
+    """N elements and N / 4 twice, besides x, parameters and casts of them.
+
+    Of a small batch N more, and the patches: here N too.
+    """
+    if not small:
+        monkeypatch.setattr(launch, "SMALL_BYTES", 0)
     x, tensors, _ = case(2, 32, 2, 64, torch.float32, device)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(
@@ -119,7 +152,7 @@ def test_kept_for_backward_is_what_the_docs_say(device):
     )
     n = 2 * 8 * 5 * 64
     last = 2 * 4 * 3 * 64
-    assert sizes == [last, last, n]
+    assert sizes == [last, last, n, n, n][: 5 if small else 3]
 
 
 def test_double_backward_is_the_twins(device):

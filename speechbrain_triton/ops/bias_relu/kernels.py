@@ -48,8 +48,13 @@ def bias_relu_grad_kernel(
     C: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    COLUMN: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
-    """dx, and each program's sums of it for dbias: partial is (P, C)."""
+    """dx, and each program's sums of it for dbias.
+
+    They are C columns of partial (P, SUMS), from COLUMN on.
+    """
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     mask_c = offs_c < C
     dbias = tl.zeros([ROWS, BLOCK_C], dtype=tl.float32)
@@ -64,5 +69,5 @@ def bias_relu_grad_kernel(
         dx = tl.where(y > 0.0, dy, 0.0)
         dbias += dx
         tl.store(dx_ptr + offs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-    out = partial_ptr + tl.program_id(0).to(tl.int64) * C + offs_c
+    out = partial_ptr + tl.program_id(0).to(tl.int64) * SUMS + COLUMN + offs_c
     tl.store(out, tl.sum(dbias, axis=0, keep_dims=True), mask=mask_c)

@@ -47,26 +47,36 @@ def launch_bias_relu(
 
 
 def launch_bias_relu_grad(
-    dy: torch.Tensor, y: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of x and the bias, from that of y (B, T, F, C), not empty.
+    dy: torch.Tensor, y: torch.Tensor, sums: ColumnSums, column: int = 0
+) -> torch.Tensor:
+    """Gradient of x; that of the bias goes to ``sums``.
+
+    Arguments
+    ---------
+    dy : torch.Tensor
+        Of y's shape.
+    y : torch.Tensor
+        From forward, (B, T, F, C), not empty.
+    sums : ColumnSums
+        Takes the gradient of the bias (C).
+    column : int
+        Where in ``sums`` it begins.
 
     Returns
     -------
-    tuple of torch.Tensor
-        dx in y's dtype, contiguous, and dbias (C,) in float32.
+    torch.Tensor
+        dx in y's dtype, contiguous.
     """
     dy = dy.contiguous()
     dx = torch.empty_like(y)
     C = y.shape[3]
     n_rows = y.numel() // C
-    sums = ColumnSums(n_rows, C, y.device)
     block = min(MAX_BLOCK, next_power_of_2(C))
     _bias_relu_grad(
         (sums.programs, cdiv(C, block)),
         (dy, y, dx, sums.partial),
-        (n_rows, sums.rows_per_program),
-        (C, ROWS, block),
+        (n_rows, sums.share(n_rows)),
+        (C, ROWS, block, column, sums.width),
         NUM_WARPS,
     )
-    return dx, sums.total()
+    return dx

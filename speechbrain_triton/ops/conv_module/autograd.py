@@ -6,11 +6,9 @@ counts: every function of its own costs about 20 us a step, and every launch
 biases and of the layer norms) share one launch at the end.
 """
 
-from contextlib import nullcontext
-
 import torch
 
-from speechbrain_triton.ops.casts import cast, zeros_like
+from speechbrain_triton.ops.casts import cast, without_autocast, zeros_like
 from speechbrain_triton.ops.conv_block.autograd import run_conv_block
 from speechbrain_triton.ops.conv_module.reference import (
     ConvModuleParameters,
@@ -120,7 +118,7 @@ class _ConvModule(torch.autograd.Function):
             launch_module_grad,
         )
 
-        with _without_autocast(dy.device.type):
+        with without_autocast(dy.device.type):
             grads = launch_module_grad(
                 dy,
                 x,
@@ -131,10 +129,3 @@ class _ConvModule(torch.autograd.Function):
                 ConvModuleParameters(*ctx.needs_input_grad[1:-1]),
             )
         return *grads, None
-
-
-def _without_autocast(device_type: str):
-    # Backward may be called under another autocast than forward ran under.
-    if torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()

@@ -29,7 +29,7 @@ import triton.language as tl
 LENGTHS = (
     "n_rows",
     "rows_per_program",
-    "n_programs",
+    "n_partials",
     "T",
     "F",
     "T1",
@@ -240,54 +240,64 @@ def stem_sums_kernel(
 
 @_jit
 def stem_parameters_kernel(
-    total_ptr,
+    partial_ptr,
     weight_ptr,
     bias_ptr,
     depthwise_ptr,
-    dweight_ptr,
-    dbias_ptr,
-    ddepthwise_ptr,
-    ddepthwise_bias_ptr,
+    grad_ptr,
+    n_partials,
     C: tl.constexpr,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
+    BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
     DTYPE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HAS_DEPTHWISE_BIAS: tl.constexpr,
 ):
-    """Gradients of the parameters, from the sums of all programs."""
+    """Gradients of the parameters, from the sums of each program.
+
+    grad holds dweight and ddepthwise, (C, K * K) each, and behind them dbias
+    and ddepthwise_bias, (C,). The loads of all taps are under way at once:
+    nothing else hides their latency.
+    """
+    TAPS: tl.constexpr = K * K
+    SUMS: tl.constexpr = C * (TAPS * WIDTH + 1)
     offs_c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask_c = offs_c < C
+    k = tl.arange(0, WIDTH)[None, :]
+    offs_d = (offs_c[:, None] * WIDTH + k)[None, :, :]
+    sums = (tl.zeros([BLOCK_P, BLOCK_C, WIDTH], dtype=tl.float32),) * TAPS
+    dy_sums = tl.zeros([BLOCK_P, BLOCK_C], dtype=tl.float32)
+    for first in range(0, n_partials, BLOCK_P):
+        row = first + tl.arange(0, BLOCK_P)[:, None]  # [BLOCK_P, 1]
+        start = partial_ptr + row.to(tl.int64) * SUMS
+        mask = (row < n_partials) & mask_c[None, :]
+        for tap in tl.static_range(TAPS):
+            at = start[:, :, None] + tap * C * WIDTH + offs_d
+            d = tl.load(at, mask=mask[:, :, None], other=0.0)
+            sums = sums[:tap] + (sums[tap] + d,) + sums[tap + 1 :]
+        at = start + C * TAPS * WIDTH + offs_c[None, :]
+        dy_sums += tl.load(at, mask=mask, other=0.0)
+
     # As forward rounded it.
     weight = _weight_rows(
         weight_ptr, bias_ptr, offs_c, mask_c, K, WIDTH, HAS_BIAS
     ).to(DTYPE).to(tl.float32)  # fmt: skip
-    k = tl.arange(0, WIDTH)[None, :]
     dweight = tl.zeros([BLOCK_C, WIDTH], dtype=tl.float32)
-    for tap in tl.static_range(K * K):
-        offs = (tap * C + offs_c[:, None]) * WIDTH + k
-        d = tl.load(total_ptr + offs, mask=mask_c[:, None], other=0.0)
-        offs = offs_c * (K * K) + tap
+    for tap in tl.static_range(TAPS):
+        d = tl.sum(sums[tap], axis=0)  # [BLOCK_C, WIDTH]
+        offs = offs_c * TAPS + tap
         depthwise = tl.load(depthwise_ptr + offs, mask=mask_c, other=0.0)
         dweight += depthwise.to(tl.float32)[:, None] * d
         ddepthwise = tl.sum(weight * d, axis=1)
-        ddepthwise = ddepthwise.to(ddepthwise_ptr.dtype.element_ty)
-        tl.store(ddepthwise_ptr + offs, ddepthwise, mask=mask_c)
+        tl.store(grad_ptr + C * TAPS + offs, ddepthwise, mask=mask_c)
 
-    offs = offs_c[:, None] * (K * K) + k
-    mask = mask_c[:, None] & (k < K * K)
-    value = dweight.to(dweight_ptr.dtype.element_ty)
-    tl.store(dweight_ptr + offs, value, mask=mask)
-    if HAS_BIAS:
-        dbias = tl.sum(tl.where(k == K * K, dweight, 0.0), axis=1)
-        dbias = dbias.to(dbias_ptr.dtype.element_ty)
-        tl.store(dbias_ptr + offs_c, dbias, mask=mask_c)
-    if HAS_DEPTHWISE_BIAS:
-        offs = C * K * K * WIDTH + offs_c
-        dy_sum = tl.load(total_ptr + offs, mask=mask_c, other=0.0)
-        dy_sum = dy_sum.to(ddepthwise_bias_ptr.dtype.element_ty)
-        tl.store(ddepthwise_bias_ptr + offs_c, dy_sum, mask=mask_c)
+    offs = offs_c[:, None] * TAPS + k
+    tl.store(grad_ptr + offs, dweight, mask=mask_c[:, None] & (k < TAPS))
+    grad_ptr += 2 * C * TAPS
+    dbias = tl.sum(tl.where(k == TAPS, dweight, 0.0), axis=1)
+    tl.store(grad_ptr + offs_c, dbias, mask=mask_c)
+    tl.store(grad_ptr + C + offs_c, tl.sum(dy_sums, axis=0), mask=mask_c)
 
 
 @_jit

@@ -1,10 +1,10 @@
 """Launchers: allocate outputs, choose configs by rule, start the kernels."""
 
+import functools
 from typing import NamedTuple
 
 import torch
 
-from speechbrain_triton.backend import interpreted
 from speechbrain_triton.ops.conv_stem.kernels import (
     fold_kernel,
     patch_grad_kernel,
@@ -51,6 +51,9 @@ TILES = 8
 # not depend on the card.
 SUM_PROGRAMS = 99
 
+# Channels that a program has which adds up what these leave: a line of 128
+# bytes for each tap and partial sum.
+SUM_CHANNELS = 2
 
 # Numbers go to kernels in 32 bits.
 MAX_STRIDE = 2**31 - 1
@@ -161,7 +164,7 @@ def launch_stem(
             taps,
             stem.bias is not None,
             stem.depthwise_bias is not None,
-            interpreted(),
+            start.interpreted,
         ),
         NUM_WARPS,
     )
@@ -176,7 +179,8 @@ def launch_parameter_grads(
     Arguments
     ---------
     dy : torch.Tensor
-        (B, T2, F2, C) in the dtype of the patches, not empty.
+        (B, T2, F2, C), or the rows of it, in the dtype of the patches; not
+        empty.
     patches : torch.Tensor
         As forward had them.
     stem : Stem
@@ -212,32 +216,35 @@ def launch_parameter_grads(
             rows,
             taps,
             has_bias,
-            interpreted(),
+            start.interpreted,
         ),
         NUM_WARPS,
     )
-    grads = Stem(
-        *(
-            None if t is None else torch.empty_like(t, dtype=torch.float32)
-            for t in stem
-        )
-    )
+    # One allocation costs the host less than four.
+    sizes = n_taps * C, n_taps * C, C, C
+    grad = torch.empty(sum(sizes), dtype=torch.float32, device=dy.device)
     _parameters(
-        (cdiv(C, 16), 1),
-        (sums.total(), *stem[:3], *grads),
-        (),
+        (cdiv(C, SUM_CHANNELS), 1),
+        (sums.partial, *stem[:3], grad),
+        (sums.programs,),
         (
             C,
             shape.K,
             shape.width,
-            16,
+            partials_at_once(shape.K),
+            SUM_CHANNELS,
             _triton_dtype(patches.dtype),
             has_bias,
-            stem.depthwise_bias is not None,
         ),
         NUM_WARPS,
     )
-    return grads
+    dweight, ddepthwise, dbias, ddepthwise_bias = grad.split_with_sizes(sizes)
+    return Stem(
+        dweight.view_as(stem.weight),
+        dbias if has_bias else None,
+        ddepthwise.view_as(stem.weight),
+        None if stem.depthwise_bias is None else ddepthwise_bias,
+    )
 
 
 def launch_input_grad(
@@ -256,7 +263,7 @@ def launch_input_grad(
         (B, T, F) in ``dtype``.
     """
     stem, dy = _contiguous(stem), dy.contiguous()
-    B, C = dy.shape[0], dy.shape[3]
+    B, C = patches.shape[0], stem.weight.shape[0]
     n_rows = B * shape.T1 * shape.F1
     block, rows = tile(C, patches.dtype)
     dpatches = torch.empty_like(patches, dtype=torch.float32)
@@ -271,7 +278,7 @@ def launch_input_grad(
             block,
             rows,
             stem.bias is not None,
-            interpreted(),
+            _patch_grad.interpreted,
         ),
         NUM_WARPS,
     )
@@ -298,10 +305,16 @@ def taps_at_once(K: int, dtype: torch.dtype) -> int:
     return K if K * K > MAX_TAPS or dtype is torch.float32 else K * K
 
 
+def partials_at_once(K: int) -> int:
+    """Partial sums that are added up at once, for all taps in registers."""
+    return 32 if K * K <= MAX_TAPS else 8
+
+
 def _contiguous(stem: Stem) -> Stem:
     return Stem(*(None if t is None else t.contiguous() for t in stem))
 
 
+@functools.cache
 def _triton_dtype(dtype: torch.dtype):
     import triton.language as tl
 

@@ -96,15 +96,36 @@ def _backward(dy, y, inputs, options, needed=(True,) * 4):
     if dy.numel() == 0:
         return tuple(zeros_like(t) for t in differentiable)
     inputs = launch.Inputs(*inputs)
-    grads = launch.launch_conv_grad(
+    x, weight, _, input_bias, _ = inputs
+    input_grad = needed[0] or needed[3]
+    weight_grad = needed[1] or needed[2]
+    geometry, C = options.geometry(weight), x.shape[3]
+    sizes = (
+        C if input_grad and input_bias is not None else 0,
+        geometry.taps * C if weight_grad else 0,
+        C if weight_grad else 0,
+    )
+    sums = launch.sums_for(x, geometry, sum(sizes))
+    dx = launch.launch_conv_grad(
         inputs,
         dy,
         y,
-        options.geometry(inputs.weight),
+        geometry,
         options.relu,
-        input_grad=needed[0] or needed[3],
-        weight_grad=needed[1] or needed[2],
+        sums,
+        input_grad=input_grad,
+        weight_grad=weight_grad,
     )
+    dweight = dbias = dinput_bias = None
+    if sums.width > 0:
+        parts = sums.total().split_with_sizes(sizes)
+        dinput_bias, dweight, dbias = (
+            part if size else None
+            for part, size in zip(parts, sizes, strict=True)
+        )
+    if weight_grad:
+        dweight = dweight.view_as(weight)
+    grads = dx, dweight, dbias, dinput_bias
     return tuple(
         None if t is None or grad is None else cast(grad, t.dtype)
         for t, grad in zip(differentiable, grads, strict=True)

@@ -185,14 +185,16 @@ def depthwise_conv2d_grad_kernel(
     RELU: tl.constexpr,
     HAS_INPUT_BIAS: tl.constexpr,
     HAS_LENGTHS: tl.constexpr,
+    COLUMN: tl.constexpr,
+    SUMS: tl.constexpr,
     INPUT_GRAD: tl.constexpr,
     WEIGHT_GRAD: tl.constexpr,
 ):
-    """dx, and each program's sums for dweight, dbias and dinput_bias.
+    """dx, and each program's sums for dinput_bias, dweight and dbias.
 
     Rows are pairs of input frames: n_rows = B * ceil(T / 2). The sums that are
-    wanted go to a row of partial: C * K_T * K_F of dweight and C of dbias,
-    then C of dinput_bias.
+    wanted go to a row of partial (P, SUMS), from COLUMN on: C of dinput_bias,
+    then C * K_T * K_F of dweight and C of dbias.
     """
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     WIDTH: tl.constexpr = C // PACK
@@ -299,16 +301,13 @@ def depthwise_conv2d_grad_kernel(
             f += CELL
             window = window[NEW * SEEN_T :]
 
-    SUMS: tl.constexpr = (TAPS + 1) * WEIGHT_GRAD + (
-        INPUT_GRAD and HAS_INPUT_BIAS
-    )
-    out = partial_ptr + program.to(tl.int64) * (SUMS * C)
+    out = partial_ptr + program.to(tl.int64) * SUMS + COLUMN
+    if INPUT_GRAD and HAS_INPUT_BIAS:
+        store_sums(out, (dinput_bias,), offs_c, mask_c, 1)
+        out += C
     if WEIGHT_GRAD:
         store_sums(out, dweight, offs_c, mask_c, TAPS)
         store_sums(out + TAPS * C, (dbias,), offs_c, mask_c, 1)
-        out += (TAPS + 1) * C
-    if INPUT_GRAD and HAS_INPUT_BIAS:
-        store_sums(out, (dinput_bias,), offs_c, mask_c, 1)
 
 
 @triton.jit

@@ -1,5 +1,6 @@
 """Launchers: allocate outputs, choose configs by rule, start the kernels."""
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from speechbrain_triton.ops.depthwise_conv2d.kernels import (
     depthwise_conv2d_grad_kernel,
     depthwise_conv2d_kernel,
 )
-from speechbrain_triton.ops.launcher import Launcher
+from speechbrain_triton.ops.launcher import PLANS, Launcher
 from speechbrain_triton.ops.reduction import ROW_TILE, ColumnSums
 from speechbrain_triton.ops.sizes import cdiv
 
@@ -39,6 +40,26 @@ class Tile(NamedTuple):
 
     rows: int
     channels: int
+
+
+class Plan(NamedTuple):
+    """What forward takes for an input of a known shape besides the tensors."""
+
+    size: tuple[int, ...]  # of the output
+    tile: Tile
+    grid: tuple[int, int]
+    numbers: tuple[int, ...]
+    constants: tuple[int, ...]
+
+
+class GradPlan(NamedTuple):
+    """The same for backward, but for how programs share out the rows."""
+
+    tile: Tile
+    blocks: int  # of channels
+    n_groups: int  # of rows, each of which stays together
+    numbers: tuple[int, ...]
+    constants: tuple[int, ...]
 
 
 class Inputs(NamedTuple):
@@ -71,25 +92,17 @@ def launch_conv(
         (B, T', F', C), contiguous, in x's dtype.
     """
     x, weight, bias, input_bias, lengths = _contiguous(inputs)
-    y = x.new_empty(geometry.out_shape(x.shape))
+    plan = _plan(x.shape, geometry)
+    y = x.new_empty(plan.size)
     if y.numel() == 0:
         return y
-    _, T, F, C = x.shape
-    B, T_out, F_out, _ = y.shape
-    tile = tile_of(C, FORWARD, geometry, backward=False)
-    blocks = cdiv(C, tile.channels)
-    n_rows = B * T_out
-    tiles = cdiv(cdiv(n_rows, tile.rows), cdiv(FORWARD.programs, blocks))
-    rows_per_program = tile.rows * tiles
     _conv(
-        (cdiv(n_rows, rows_per_program) * blocks, 1),
+        plan.grid,
         (x, weight, bias, input_bias, lengths, y),
-        (n_rows, rows_per_program, T, F, T_out, F_out),
+        plan.numbers,
         (
-            C,
-            *geometry.constants,
-            *tile,
-            _pack(tile, FORWARD, x),
+            *plan.constants,
+            _pack(plan.tile, FORWARD, x),
             relu,
             bias is not None,
             input_bias is not None,
@@ -100,29 +113,57 @@ def launch_conv(
     return y
 
 
+def sums_for(x: torch.Tensor, geometry: Geometry, width: int) -> ColumnSums:
+    """Room for the sums of :func:`launch_conv_grad`.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        The convolution's input, or a tensor of its shape; not empty.
+    geometry : Geometry
+        As in forward.
+    width : int
+        Of the sums, and of others beside them.
+
+    Returns
+    -------
+    ColumnSums
+        For as many programs as backward takes.
+    """
+    plan = _grad_plan(x.shape, geometry)
+    return ColumnSums(plan.n_groups, width, x.device)
+
+
 def launch_conv_grad(
     inputs: Inputs,
     dy: torch.Tensor,
     y: torch.Tensor | None,
     geometry: Geometry,
     relu: str | None,
+    sums: ColumnSums,
+    column: int = 0,
     input_grad: bool = True,
     weight_grad: bool = True,
-) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of the convolution.
+) -> torch.Tensor | None:
+    """Gradient of x; those of the parameters go to ``sums``.
 
     Arguments
     ---------
     inputs : Inputs
         As in forward, not empty.
     dy : torch.Tensor
-        Gradient of the output.
+        Gradient of the output, or the rows of it.
     y : torch.Tensor, optional
         The output, if ``relu`` is ``"after"``.
     geometry : Geometry
         As in forward.
     relu : str, optional
         As in forward.
+    sums : ColumnSums
+        Takes the gradients of ``input_bias`` (C), if there is one, weight
+        (C * K_T * K_F) and bias (C), as far as they are wanted.
+    column : int
+        Where in ``sums`` they begin.
     input_grad : bool
         Whether the gradients of x and input_bias are wanted.
     weight_grad : bool
@@ -130,49 +171,32 @@ def launch_conv_grad(
 
     Returns
     -------
-    tuple of torch.Tensor or None
-        dx, contiguous, in x's dtype; dweight (C, 1, K_T, K_F), dbias (C,) and
-        dinput_bias (C,) in float32, taken in a fixed order.
+    torch.Tensor or None
+        dx, contiguous, in x's dtype.
     """
-    x, weight, bias, input_bias, lengths = _contiguous(inputs)
+    x, weight, _, input_bias, lengths = _contiguous(inputs)
     dy = dy.contiguous()
     dx = torch.empty_like(x) if input_grad else None
-    B, T, F, C = x.shape
-    _, T_out, F_out, _ = dy.shape
-    tile = tile_of(C, BACKWARD, geometry, backward=True)
-    blocks = cdiv(C, tile.channels)
-    n_rows = B * cdiv(T, 2)
-    parameters = geometry.taps + 1 if weight_grad else 0
-    before = input_grad and input_bias is not None
-    # Rows are shared out in groups, to spread them over fewer programs.
-    group = cdiv(n_rows, ROW_TILE * cdiv(BACKWARD.programs, blocks))
-    sums = ColumnSums(cdiv(n_rows, group), (parameters + before) * C, x.device)
+    plan = _grad_plan(x.shape, geometry)
+    n_rows, *sizes = plan.numbers
     _conv_grad(
-        (sums.programs * blocks, 1),
+        (sums.programs * plan.blocks, 1),
         (x, weight, input_bias, lengths, dy, y, dx, sums.partial),
-        (n_rows, group * sums.rows_per_program, T, F, T_out, F_out),
+        (n_rows, sums.share(n_rows), *sizes),
         (
-            C,
-            *geometry.constants,
-            *tile,
-            _pack(tile, BACKWARD, x, dy, y),
+            *plan.constants,
+            _pack(plan.tile, BACKWARD, x, dy, y),
             relu,
             input_bias is not None,
             lengths is not None,
+            column,
+            sums.width,
             input_grad,
             weight_grad,
         ),
         BACKWARD.warps,
     )
-    dweight = dbias = dinput_bias = None
-    if weight_grad or before:
-        total = sums.total()
-        if weight_grad:
-            dweight = total[: geometry.taps * C].view(weight.shape)
-            dbias = total[geometry.taps * C : parameters * C]
-        if before:
-            dinput_bias = total[parameters * C :]
-    return dx, dweight, dbias, dinput_bias
+    return dx
 
 
 def tile_of(C: int, config: Config, geometry: Geometry, backward: bool) -> Tile:
@@ -192,6 +216,43 @@ def tile_of(C: int, config: Config, geometry: Geometry, backward: bool) -> Tile:
     while block > 32 and 4 * cdiv(C, block) * block > 5 * C:
         block //= 2
     return Tile(rows=size // block, channels=block)
+
+
+@functools.lru_cache(PLANS)
+def _plan(shape: tuple[int, ...], geometry: Geometry) -> Plan:
+    _, T, F, C = shape
+    size = B, T_out, F_out, _ = geometry.out_shape(shape)
+    tile = tile_of(C, FORWARD, geometry, backward=False)
+    # At least one of each, for a launch that does not take place.
+    blocks = max(1, cdiv(C, tile.channels))
+    n_rows = B * T_out
+    tiles = cdiv(cdiv(n_rows, tile.rows), cdiv(FORWARD.programs, blocks))
+    rows_per_program = tile.rows * max(1, tiles)
+    return Plan(
+        size,
+        tile,
+        (cdiv(n_rows, rows_per_program) * blocks, 1),
+        (n_rows, rows_per_program, T, F, T_out, F_out),
+        (C, *geometry.constants, *tile),
+    )
+
+
+@functools.lru_cache(PLANS)
+def _grad_plan(shape: tuple[int, ...], geometry: Geometry) -> GradPlan:
+    B, T, F, C = shape
+    _, T_out, F_out, _ = geometry.out_shape(shape)
+    tile = tile_of(C, BACKWARD, geometry, backward=True)
+    blocks = cdiv(C, tile.channels)
+    n_rows = B * cdiv(T, 2)
+    # In groups, to spread the rows over fewer programs.
+    group = cdiv(n_rows, ROW_TILE * cdiv(BACKWARD.programs, blocks))
+    return GradPlan(
+        tile,
+        blocks,
+        cdiv(n_rows, group),
+        (n_rows, T, F, T_out, F_out),
+        (C, *geometry.constants, *tile),
+    )
 
 
 def most_packed(tile: Tile, config: Config) -> int:

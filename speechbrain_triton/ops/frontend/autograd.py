@@ -2,13 +2,13 @@
 
 One autograd function for all of it. In parts, autograd would hold the gradient
 of each large layer as a whole beside what is kept; here backward goes through
-the batch in slices.
+a large batch in slices.
 """
 
 import torch
 
 from speechbrain_triton.ops.bias_relu.autograd import run_bias_relu
-from speechbrain_triton.ops.casts import like
+from speechbrain_triton.ops.casts import like, without_autocast
 from speechbrain_triton.ops.conv_stem.op import conv_stem
 from speechbrain_triton.ops.depthwise_conv2d.op import depthwise_conv2d
 from speechbrain_triton.ops.frontend.reference import (
@@ -63,62 +63,55 @@ def run_frontend(
 
         layers = launch.layers_of(parameters, padding, dtype)
         lengths = launch.frames_of_layers(frames, len(parameters.blocks))
-        return launch.launch_frontend(x, layers, lengths)[0]
+        return launch.launch_frontend(x, layers, lengths).y
     return _FrontEnd.apply(x, frames, padding, dtype, *parameters.flat())
 
 
 class _FrontEnd(torch.autograd.Function):
     # For backward are kept, with N = B T F C / 16 elements behind the first
     # depthwise convolution: the inputs of the pointwise layers (N, N / 4) and
-    # the result (N / 4).
+    # the result (N / 4). Of a small batch also the patches (64 N / C with 3 x 3
+    # taps) and, if another layer follows, the first pointwise one's output (N).
     @staticmethod
     def forward(ctx, x, frames, padding, dtype, *tensors):
         from speechbrain_triton.ops.frontend import launch
 
         p = FrontEndParameters.of(tensors)
+        n = len(p.blocks)
         layers = launch.layers_of(p, padding, dtype)
-        lengths = launch.frames_of_layers(frames, len(p.blocks))
-        y, inputs = launch.launch_frontend(x, layers, lengths)
-        ctx.save_for_backward(
-            x, y, *lengths, *inputs, *layers.weights, *tensors
-        )
-        ctx.options = padding, dtype, len(p.blocks)
-        return y
+        lengths = launch.frames_of_layers(frames, n)
+        kept = launch.launch_frontend(x, layers, lengths)
+        ctx.save_for_backward(*layers.weights, *tensors, *kept.flat())
+        ctx.options = padding, dtype, n
+        return kept.y
 
     @staticmethod
     def backward(ctx, dy):
+        from speechbrain_triton.ops.frontend import launch
+
         padding, dtype, n = ctx.options
-        x, y, *saved = ctx.saved_tensors
-        lengths, saved = saved[: n + 1], saved[n + 1 :]
-        inputs, weights, tensors = saved[:n], saved[n : 2 * n], saved[2 * n :]
         needs = ctx.needs_input_grad
+        saved = ctx.saved_tensors
+        end = n + len(needs) - 4
+        weights, tensors = saved[:n], saved[n:end]
+        kept = launch.Kept.of(saved[end:], n)
         if torch.is_grad_enabled():
             dx, *grads = gradients_by_twin(
                 lambda x, *tensors: frontend_reference(
                     x,
                     FrontEndParameters.of(tensors),
-                    lengths[0],
+                    kept.frames[0],
                     padding=padding,
                     dtype=dtype,
                 ),
-                (x, *tensors),
+                (kept.x, *tensors),
                 (needs[0], *needs[4:]),
                 dy,
             )
             return dx, None, None, None, *grads
-        from speechbrain_triton.ops.frontend import launch
-
-        # It may be called under another autocast than forward ran under.
-        with torch.autocast(dy.device.type, enabled=False):
-            p = FrontEndParameters.of(tensors)
-            dx, grads = launch.launch_frontend_grad(
-                dy,
-                x,
-                launch.Layers(p, tuple(weights), padding, dtype),
-                lengths,
-                inputs,
-                y,
-                needs[0],
-            )
+        p = FrontEndParameters.of(tensors)
+        layers = launch.Layers(p, weights, padding, dtype)
+        with without_autocast(dy.device.type):
+            dx, grads = launch.launch_frontend_grad(dy, kept, layers, needs[0])
         grads = map(like, tensors, grads)
         return dx, None, None, None, *grads
