@@ -53,6 +53,8 @@ def check_call(
     x: torch.Tensor, lengths: torch.Tensor | None, n_mels: int
 ) -> None:
     """Refuse input that does not fit the front end."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x must be a tensor; got a {type(x).__name__}.")
     if x.ndim != 3:
         raise ValueError(
             "x must be (batch, frames, n_mels); got the shape "
@@ -84,6 +86,10 @@ def check_call(
 
 def check_lengths(lengths: torch.Tensor) -> None:
     """Refuse lengths that are not SpeechBrain's relative ones."""
+    if not isinstance(lengths, torch.Tensor):
+        raise TypeError(
+            f"lengths must be a tensor; got a {type(lengths).__name__}."
+        )
     if lengths.ndim != 1 or not lengths.is_floating_point():
         raise ValueError(
             "lengths must be (batch,) of a floating dtype, relative to the "

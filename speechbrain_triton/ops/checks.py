@@ -3,15 +3,22 @@
 import torch
 
 
-def check_frames(lengths: torch.Tensor, x: torch.Tensor) -> None:
+def whole_frames(
+    lengths: torch.Tensor | None, x: torch.Tensor
+) -> torch.Tensor | None:
     """Refuse lengths that are not whole frames of x's utterances.
 
     Arguments
     ---------
-    lengths : torch.Tensor
+    lengths : torch.Tensor or None
         Should be (B,), of an integer dtype.
     x : torch.Tensor
         (B, T, ...).
+
+    Returns
+    -------
+    torch.Tensor or None
+        The lengths as kernels read them: contiguous, int64.
 
     Raises
     ------
@@ -20,6 +27,8 @@ def check_frames(lengths: torch.Tensor, x: torch.Tensor) -> None:
     TypeError
         If they are not whole numbers.
     """
+    if lengths is None:
+        return None
     if lengths.shape != x.shape[:1]:
         raise ValueError(
             f"lengths must be ({x.shape[0]},), one for each utterance of x, "
@@ -38,3 +47,4 @@ def check_frames(lengths: torch.Tensor, x: torch.Tensor) -> None:
             f"lengths is on {lengths.device} and x on {x.device}: they must "
             "be on the same device."
         )
+    return lengths.long().contiguous()

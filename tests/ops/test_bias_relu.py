@@ -156,3 +156,10 @@ def test_lengths_may_be_of_any_integer_dtype(dtype, device):
     lengths = torch.tensor([5, 2], device=device, dtype=dtype)
     y = bias_relu(**tensors, lengths=lengths, backend="triton")
     assert torch.equal(y, bias_relu_reference(**tensors, lengths=lengths))
+
+
+def test_lengths_may_have_any_strides(device):
+    tensors = inputs(3, 7, 3, 16, device=device)
+    lengths = torch.tensor([4], device=device).expand(3)
+    y = bias_relu(**tensors, lengths=lengths, backend="triton")
+    assert torch.equal(y, bias_relu_reference(**tensors, lengths=lengths))

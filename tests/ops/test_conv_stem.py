@@ -156,6 +156,36 @@ def test_a_padded_row_is_that_row_alone(lengths, device):
         )
 
 
+@pytest.mark.parametrize("name", ["x", "weight", "bias"])
+def test_nan_is_not_rectified_away(name, device):
+    tensors = inputs(1, 12, 8, 16, device=device)
+    tensors[name].view(-1)[0] = float("nan")
+    assert conv_stem(**tensors, backend="triton").isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_lengths_may_have_any_strides_and_integer_dtype(dtype, device):
+    tensors = inputs(3, 21, 8, 16, device=device)
+    lengths = torch.tensor([21, 0, 9, 0, 2, 0], device=device).to(dtype)[::2]
+    expected = conv_stem(
+        **tensors, lengths=lengths.long().clone(), backend="torch"
+    )
+    for backend in ("triton", "torch"):
+        y = conv_stem(**tensors, lengths=lengths, backend=backend)
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_second_gradients_ignore_an_autocast_around_backward(device):
+    tensors = inputs(1, 12, 8, 16, device=device)
+    leaves = [t.requires_grad_() for t in tensors.values()]
+    y = conv_stem(**tensors, backend="triton")
+    plain = torch.autograd.grad(y.sum(), leaves, retain_graph=True)
+    with torch.autocast(device, torch.bfloat16):
+        graphed = torch.autograd.grad(y.sum(), leaves, create_graph=True)
+    for a, b in zip(plain, graphed, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+
+
 def test_zero_preactivations_pass_no_gradient(device):
     """PyTorch's ReLU has slope 0 at 0: silence must not move the bias."""
     tensors = inputs(1, 12, 8, 16, device=device)

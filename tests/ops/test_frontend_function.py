@@ -232,3 +232,21 @@ def test_frames_of_layers_are_those_of_the_convolutions(n_blocks):
     found = launch.frames_of_layers(frames, n_blocks)
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_compiled_front_end_runs_the_kernels(device, launches):
+    torch.compiler.reset()
+    x, tensors, dy = case(2, 11, 2, 16, torch.float32, device)
+
+    def function(x, parameters, frames, padding, dtype):
+        return run_frontend(x, parameters, frames, padding, dtype)
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    expected = outcome(run_frontend, x, tensors, dy, None)
+    launches.clear()
+    found = outcome(compiled, x, tensors, dy, None)
+    assert launches["stem_kernel"] == launches["stem_sums_kernel"] == 1
+    assert launches["depthwise_conv2d_kernel"] == 1
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-4)
+    torch.compiler.reset()

@@ -5,7 +5,7 @@ import torch
 from speechbrain_triton.backend import use_triton
 from speechbrain_triton.ops.bias_relu.autograd import run_bias_relu
 from speechbrain_triton.ops.bias_relu.reference import bias_relu_reference
-from speechbrain_triton.ops.checks import check_frames
+from speechbrain_triton.ops.checks import whole_frames
 from speechbrain_triton.ops.layer_norm.op import check_vector
 
 
@@ -58,8 +58,7 @@ def bias_relu(
             f"{tuple(x.shape)}."
         )
     check_vector("bias", bias, x.shape[3], x)
-    if lengths is not None:
-        check_frames(lengths, x)
+    lengths = whole_frames(lengths, x)
     if use_triton(backend, "bias_relu", x.device, x.dtype):
         return run_bias_relu(x, bias, lengths)
     return bias_relu_reference(x, bias.to(x.dtype), lengths)

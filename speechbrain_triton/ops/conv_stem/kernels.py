@@ -156,7 +156,8 @@ def stem_kernel(
                 h = _dot(weight, tl.trans(patch), UPCAST)
                 at = depthwise_ptr + offs_c * (K * K) + tap
                 depthwise = tl.load(at, mask=mask_c, other=0.0).to(tl.float32)
-                acc += tl.maximum(h, 0.0) * depthwise[:, None]
+                h = tl.maximum(h, 0.0, propagate_nan=tl.PropagateNan.ALL)
+                acc += h * depthwise[:, None]
         offs = row.to(tl.int64)[:, None] * C + offs_c[None, :]
         y = tl.trans(acc).to(y_ptr.dtype.element_ty)
         tl.store(y_ptr + offs, y, mask=mask_m[:, None] & mask_c[None, :])
@@ -462,7 +463,7 @@ def _pass_alive(h, dy, UPCAST: tl.constexpr):
     packed one, which take half the time of comparing and selecting.
     """
     if UPCAST:
-        return tl.where(h > 0.0, dy, 0.0)
+        return tl.where(h <= 0.0, 0.0, dy)
     alive = tl.minimum(tl.maximum(h * 1e38, 0.0), 1.0)
     return dy * alive.to(dy.dtype)
 

@@ -7,7 +7,7 @@ from speechbrain_triton.backend import (
     check_choice,
     use_triton,
 )
-from speechbrain_triton.ops.checks import check_frames
+from speechbrain_triton.ops.checks import whole_frames
 from speechbrain_triton.ops.conv_stem.autograd import run_conv_stem
 from speechbrain_triton.ops.conv_stem.reference import conv_stem_reference
 from speechbrain_triton.ops.sizes import out_length
@@ -101,7 +101,8 @@ def conv_stem(
         "depthwise_bias": depthwise_bias,
     }
     dtype = _product_dtype(x, parameters)
-    _check(x, parameters, stride, padding, lengths)
+    _check(x, parameters, stride, padding)
+    lengths = whole_frames(lengths, x)
     taken = use_triton(backend, "conv_stem", x.device, dtype, _obstacle(x))
     if taken:
         return run_conv_stem(
@@ -136,9 +137,9 @@ def _obstacle(x: torch.Tensor) -> str | None:
     return None
 
 
-def _check(x, parameters, stride, padding, lengths) -> None:
+def _check(x, parameters, stride, padding) -> None:
     check_choice("padding", padding, PADDINGS)
-    if isinstance(stride, bool) or stride not in STRIDES:
+    if type(stride) is not int or stride not in STRIDES:
         raise ValueError(f"stride={stride!r} is not one of 1, 2.")
     if x.dim() != 3:
         raise ValueError(
@@ -170,8 +171,6 @@ def _check(x, parameters, stride, padding, lengths) -> None:
                 f"{name} is on {tensor.device} and x on {x.device}: they must "
                 "be on the same device."
             )
-    if lengths is not None:
-        check_frames(lengths, x)
     for name, size in zip("TF", x.shape[1:], strict=True):
         hidden = out_length(size, K, stride, padding)
         if size < 1 or hidden < 1 or out_length(hidden, K, stride, padding) < 1:

@@ -6,7 +6,7 @@ from numbers import Integral
 import torch
 
 from speechbrain_triton.backend import check_choice, use_triton
-from speechbrain_triton.ops.checks import check_frames
+from speechbrain_triton.ops.checks import whole_frames
 from speechbrain_triton.ops.depthwise_conv1d.op import PADDINGS, as_autocast
 from speechbrain_triton.ops.depthwise_conv2d.autograd import Options, run_conv
 from speechbrain_triton.ops.depthwise_conv2d.reference import (
@@ -107,8 +107,7 @@ def depthwise_conv2d(
     for name in ("bias", "input_bias"):
         if parameters[name] is not None:
             check_vector(name, parameters[name], C, x)
-    if lengths is not None:
-        check_frames(lengths, x)
+    lengths = whole_frames(lengths, x)
     obstacle = _obstacle(parameters)
     if not use_triton(backend, "depthwise_conv2d", x.device, x.dtype, obstacle):
         return depthwise_conv2d_reference(

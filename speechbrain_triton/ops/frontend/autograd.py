@@ -5,6 +5,8 @@ of each large layer as a whole beside what is kept; here backward goes through
 a large batch in slices.
 """
 
+from functools import partial
+
 import torch
 
 from speechbrain_triton.ops.bias_relu.autograd import run_bias_relu
@@ -49,8 +51,8 @@ def run_frontend(
     if torch.compiler.is_compiling() or x.shape[0] == 0:
         # In parts: the compiler fuses casts into the matmuls.
         return in_parts(
-            conv_stem,
-            depthwise_conv2d,
+            partial(conv_stem, backend="triton"),
+            partial(depthwise_conv2d, backend="triton"),
             run_bias_relu,
             x,
             parameters,
