@@ -23,6 +23,7 @@ from speechbrain_triton.ops.conv_block import kernels as block_kernels
 from speechbrain_triton.ops.conv_block import launch as block_launch
 from speechbrain_triton.ops.conv_stem import kernels as stem_kernels
 from speechbrain_triton.ops.conv_stem import launch as stem_launch
+from speechbrain_triton.ops.conv_stem import patches
 from speechbrain_triton.ops.depthwise_conv1d import kernels, launch
 from speechbrain_triton.ops.depthwise_conv2d import kernels as kernels_2d
 from speechbrain_triton.ops.depthwise_conv2d import launch as launch_2d
@@ -172,7 +173,7 @@ def stem(K, dtype):
         limit = registers if taps == stem_launch.MAX_TAPS else None
         yield kernel, constants, warps, dtype, "fp32", limit
     for kernel, more in (
-        (stem_kernels.patch_kernel, {"BLOCK_M": stem_launch.PATCH_ROWS}),
+        (patches.patch_kernel, {"BLOCK_M": stem_launch.PATCH_ROWS}),
         (
             stem_kernels.stem_parameters_kernel,
             {
@@ -180,7 +181,7 @@ def stem(K, dtype):
                 "BLOCK_C": stem_launch.SUM_CHANNELS,
             },
         ),
-        (stem_kernels.fold_kernel, {"BLOCK_M": stem_launch.FOLD_ROWS}),
+        (patches.fold_kernel, {"BLOCK_M": stem_launch.FOLD_ROWS}),
     ):
         yield kernel, constants | more, warps, dtype, "fp32"
 

@@ -6,13 +6,12 @@ from typing import NamedTuple
 import torch
 
 from speechbrain_triton.ops.conv_stem.kernels import (
-    fold_kernel,
     patch_grad_kernel,
-    patch_kernel,
     stem_kernel,
     stem_parameters_kernel,
     stem_sums_kernel,
 )
+from speechbrain_triton.ops.conv_stem.patches import fold_kernel, patch_kernel
 from speechbrain_triton.ops.launcher import Launcher
 from speechbrain_triton.ops.reduction import ROW_TILE, ColumnSums
 from speechbrain_triton.ops.sizes import cdiv, next_power_of_2, out_length
