@@ -42,11 +42,20 @@ def check_arguments(
         raise ValueError(f"subsampling={subsampling!r} is not one of 4, 8.")
     if type(causal) is not bool:
         raise ValueError(f"causal={causal!r} is not one of True, False.")
-    if isinstance(activation, nn.Module) or not callable(activation):
+    if not _makes_a_module(activation):
         raise ValueError(
             f"activation={activation!r} is not a class such as torch.nn.ReLU "
             "(in YAML: !name:torch.nn.ReLU)."
         )
+
+
+def _makes_a_module(activation: Callable[[], nn.Module]) -> bool:
+    if isinstance(activation, nn.Module) or not callable(activation):
+        return False
+    try:
+        return isinstance(activation(), nn.Module)
+    except TypeError:  # It wants arguments, as torch.relu does.
+        return False
 
 
 def check_call(

@@ -28,6 +28,8 @@ from speechbrain_triton.modules.frontend_checks import frontend_obstacle
         ({"causal": "no"}, "causal='no' is not one of True, False"),
         ({"activation": nn.ReLU()}, "activation=ReLU.. is not a class"),
         ({"activation": "relu"}, "activation='relu' is not a class"),
+        ({"activation": torch.relu}, "is not a class such as torch.nn.ReLU"),
+        ({"activation": dict}, "is not a class such as torch.nn.ReLU"),
         ({"backend": None}, "backend=None is not one of 'auto'"),
         ({"backend": "triton "}, "backend='triton ' is not one of 'auto'"),
         (
@@ -185,3 +187,11 @@ def test_backend_set_later_is_checked_too(value):
     frontend.backend = value
     with pytest.raises(ValueError, match="backend=.* is not one of 'auto'"):
         frontend(torch.zeros(1, 5, 9))
+
+
+@pytest.mark.parametrize("call", [{"x": None}, {"lengths": [1.0, 0.5]}])
+def test_what_is_no_tensor_is_named(call):
+    frontend = FastConformerFrontEnd(9, channels=4)
+    (name,) = call
+    with pytest.raises(TypeError, match=f"{name} must be a tensor; got a"):
+        frontend(**{"x": torch.zeros(2, 5, 9), **call})
