@@ -28,7 +28,12 @@ from speechbrain_triton.modules.frontend_checks import frontend_obstacle
         ({"causal": "no"}, "causal='no' is not one of True, False"),
         ({"activation": nn.ReLU()}, "activation=ReLU.. is not a class"),
         ({"activation": "relu"}, "activation='relu' is not a class"),
-        ({"activation": torch.relu}, "is not a class such as torch.nn.ReLU"),
+        # Its own name would have an address in it.
+        pytest.param(
+            {"activation": torch.relu},
+            "is not a class such as torch.nn.ReLU",
+            id="a function",
+        ),
         ({"activation": dict}, "is not a class such as torch.nn.ReLU"),
         ({"backend": None}, "backend=None is not one of 'auto'"),
         ({"backend": "triton "}, "backend='triton ' is not one of 'auto'"),
