@@ -55,11 +55,19 @@ class ColumnSums:
         Sums in all; each kernel fills columns of its own.
     device : torch.device
         Where the rows are.
+    programs : int
+        That share out the rows, at most.
     """
 
-    def __init__(self, n_rows: int, width: int, device: torch.device):
+    def __init__(
+        self,
+        n_rows: int,
+        width: int,
+        device: torch.device,
+        programs: int = ROW_PROGRAMS,
+    ):
         tiles = cdiv(n_rows, ROW_TILE)
-        self.rows_per_program = ROW_TILE * cdiv(tiles, ROW_PROGRAMS)
+        self.rows_per_program = ROW_TILE * cdiv(tiles, programs)
         self.programs = cdiv(n_rows, self.rows_per_program)
         self.width = width
         self.partial = torch.empty(

@@ -13,7 +13,7 @@ from speechbrain_triton.ops.conv_stem.kernels import (
 )
 from speechbrain_triton.ops.conv_stem.patches import fold_kernel, patch_kernel
 from speechbrain_triton.ops.launcher import Launcher
-from speechbrain_triton.ops.reduction import ROW_TILE, ColumnSums
+from speechbrain_triton.ops.reduction import ColumnSums
 from speechbrain_triton.ops.sizes import cdiv, next_power_of_2, out_length
 
 _patches = Launcher(patch_kernel)
@@ -198,15 +198,13 @@ def launch_parameter_grads(
     block, rows = tile(C, patches.dtype)
     n_taps, taps = shape.K**2, taps_at_once(shape.K, patches.dtype)
     width = C * (n_taps * shape.width + 1)
-    # Rows are shared out in groups, to spread them over fewer programs.
-    group = cdiv(n_rows, ROW_TILE * SUM_PROGRAMS)
-    sums = ColumnSums(cdiv(n_rows, group), width, dy.device)
+    sums = ColumnSums(n_rows, width, dy.device, SUM_PROGRAMS)
     has_bias = stem.bias is not None
     start = _half_sums if taps == MAX_TAPS else _sums
     start(
         (sums.programs * cdiv(C, block), cdiv(n_taps, taps)),
         (patches, stem.weight, stem.bias, dy, sums.partial),
-        (n_rows, group * sums.rows_per_program, *shape[2:6]),
+        (n_rows, sums.rows_per_program, *shape[2:6]),
         (
             C,
             *shape.constants,

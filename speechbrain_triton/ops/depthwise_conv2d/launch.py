@@ -11,7 +11,7 @@ from speechbrain_triton.ops.depthwise_conv2d.kernels import (
     depthwise_conv2d_kernel,
 )
 from speechbrain_triton.ops.launcher import PLANS, Launcher
-from speechbrain_triton.ops.reduction import ROW_TILE, ColumnSums
+from speechbrain_triton.ops.reduction import ColumnSums
 from speechbrain_triton.ops.sizes import cdiv
 
 _conv = Launcher(depthwise_conv2d_kernel)
@@ -57,7 +57,6 @@ class GradPlan(NamedTuple):
 
     tile: Tile
     blocks: int  # of channels
-    n_groups: int  # of rows, each of which stays together
     numbers: tuple[int, ...]
     constants: tuple[int, ...]
 
@@ -131,7 +130,8 @@ def sums_for(x: torch.Tensor, geometry: Geometry, width: int) -> ColumnSums:
         For as many programs as backward takes.
     """
     plan = _grad_plan(x.shape, geometry)
-    return ColumnSums(plan.n_groups, width, x.device)
+    programs = cdiv(BACKWARD.programs, plan.blocks)
+    return ColumnSums(plan.numbers[0], width, x.device, programs)
 
 
 def launch_conv_grad(
@@ -242,15 +242,10 @@ def _grad_plan(shape: tuple[int, ...], geometry: Geometry) -> GradPlan:
     B, T, F, C = shape
     _, T_out, F_out, _ = geometry.out_shape(shape)
     tile = tile_of(C, BACKWARD, geometry, backward=True)
-    blocks = cdiv(C, tile.channels)
-    n_rows = B * cdiv(T, 2)
-    # In groups, to spread the rows over fewer programs.
-    group = cdiv(n_rows, ROW_TILE * cdiv(BACKWARD.programs, blocks))
     return GradPlan(
         tile,
-        blocks,
-        cdiv(n_rows, group),
-        (n_rows, T, F, T_out, F_out),
+        cdiv(C, tile.channels),
+        (B * cdiv(T, 2), T, F, T_out, F_out),
         (C, *geometry.constants, *tile),
     )
 
