@@ -9,11 +9,10 @@ from speechbrain_triton.backend import (
     BACKENDS,
     autocast_dtype,
     check_choice,
-    log_once,
-    use_triton,
 )
 from speechbrain_triton.modules.coverage import (
     Layers,
+    dtype_on_triton,
     fused_activation,
     has_hooks,
     is_square_linear,
@@ -257,20 +256,9 @@ class TritonConvolutionModule(ConvolutionModule):
         # SpeechBrain's forward refuses chunks in a causal module: let it.
         if dynchunktrain_config is not None and self.causal:
             return None
-        dtype, obstacle = autocast_dtype(x), module_obstacle(self)
-        if dtype is None:
-            dtype = x.dtype
-            # So it does with x and weights of two dtypes outside autocast.
-            if obstacle is None:
-                weight, _ = weight_and_bias(self._modules["conv"])
-                if weight.dtype is not dtype:
-                    return None
-        if not use_triton(
-            self.backend, "ConvolutionModule", x.device, dtype, obstacle
-        ):
-            return None
-        log_once("ConvolutionModule: Triton path.")
-        return dtype
+        return dtype_on_triton(
+            self, "ConvolutionModule", x, module_obstacle(self)
+        )
 
     def extra_repr(self) -> str:
         return f"backend={self.backend!r}"

@@ -11,6 +11,7 @@ from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 from speechbrain.nnet.activations import Swish
 from torch import nn
 
+from speechbrain_triton.backend import autocast_dtype, log_once, use_triton
 from speechbrain_triton.ops.depthwise_conv1d.op import taps_obstacle
 from speechbrain_triton.ops.layer_norm.op import channels_obstacle
 
@@ -105,12 +106,8 @@ def module_obstacle(module: ConvolutionModule) -> str | None:
             return f"a {type(container).__name__} in place of {name}"
     layers = layers_of(module)
     for (name, expected), layer in zip(_REPLACED, layers, strict=False):
-        if type(layer) is not expected:
-            return f"a {type(layer).__name__} in place of {name}"
-        if has_hooks(layer):
-            return f"hooks on {name}"
-        if "forward" in layer.__dict__:
-            return f"a forward of its own on {name}"
+        if obstacle := layer_obstacle(name, layer, expected):
+            return obstacle
         if expected is nn.LayerNorm:
             weight, bias = weight_and_bias(layer)
             if weight is None or bias is None:
@@ -123,6 +120,81 @@ def module_obstacle(module: ConvolutionModule) -> str | None:
         return "a bottleneck.0 that is not pointwise"
     weight, _ = weight_and_bias(layers.conv)
     return taps_obstacle(weight) or channels_obstacle(C)
+
+
+def layer_obstacle(
+    name: str, layer: nn.Module | None, expected: type[nn.Module]
+) -> str | None:
+    """Say why a layer that the Triton path does not call must be called.
+
+    Arguments
+    ---------
+    name : str
+        Of the layer, for the reason.
+    layer : torch.nn.Module or None
+        What stands there.
+    expected : type
+        The class of what the kernels replace.
+
+    Returns
+    -------
+    str or None
+        The reason, or None where the layer does only what its class does.
+
+    Example
+    -------
+    >>> layer_obstacle("conv", nn.Identity(), nn.Conv1d)
+    'a Identity in place of conv'
+    """
+    if type(layer) is not expected:
+        return f"a {type(layer).__name__} in place of {name}"
+    if has_hooks(layer):
+        return f"hooks on {name}"
+    if "forward" in layer.__dict__:
+        return f"a forward of its own on {name}"
+    return None
+
+
+def dtype_on_triton(
+    module: nn.Module, what: str, x: torch.Tensor, obstacle: str | None
+) -> torch.dtype | None:
+    """In which dtype a module's Triton path would compute a call.
+
+    Arguments
+    ---------
+    module : torch.nn.Module
+        With a ``backend``, and a layer ``conv`` that tells the dtype of its
+        parameters.
+    what : str
+        The module's name, for messages.
+    x : torch.Tensor
+        The call's input.
+    obstacle : str or None
+        What keeps the module from the Triton path.
+
+    Returns
+    -------
+    torch.dtype or None
+        None where the call takes the torch path.
+
+    Raises
+    ------
+    RuntimeError
+        If ``backend`` is ``"triton"`` and the kernels cannot run.
+    """
+    dtype = autocast_dtype(x)
+    if dtype is None:
+        dtype = x.dtype
+        # Outside of autocast PyTorch refuses two dtypes, and says which: let
+        # it.
+        if obstacle is None:
+            weight, _ = weight_and_bias(module._modules["conv"])
+            if weight.dtype is not dtype:
+                return None
+    if not use_triton(module.backend, what, x.device, dtype, obstacle):
+        return None
+    log_once(f"{what}: Triton path.")
+    return dtype
 
 
 def weight_and_bias(

@@ -7,14 +7,11 @@ import torch
 from speechbrain.utils.filter_analysis import FilterProperties
 from torch import nn
 
-from speechbrain_triton.backend import (
-    BACKENDS,
-    autocast_dtype,
-    check_choice,
-    log_once,
-    use_triton,
+from speechbrain_triton.backend import BACKENDS, check_choice
+from speechbrain_triton.modules.coverage import (
+    dtype_on_triton,
+    weight_and_bias,
 )
-from speechbrain_triton.modules.coverage import weight_and_bias
 from speechbrain_triton.modules.frontend_checks import (
     check_arguments,
     check_call,
@@ -31,12 +28,14 @@ from speechbrain_triton.modules.frontend_state import (
     names_obstacle,
     size_obstacle,
 )
+from speechbrain_triton.ops.frames import zeros_behind
 from speechbrain_triton.ops.frontend import (
     FrontEndParameters,
     SeparableConv,
     run_frontend,
 )
-from speechbrain_triton.ops.sizes import Length, out_length
+from speechbrain_triton.ops.frontend.reference import halved
+from speechbrain_triton.ops.sizes import Length
 
 
 class FastConformerFrontEnd(nn.Module):
@@ -195,12 +194,12 @@ class FastConformerFrontEnd(nn.Module):
         )
 
     def _run_torch(self, x, frames):
-        y = _masked(x.unsqueeze(-1), frames)
+        y = zeros_behind(x.unsqueeze(-1), frames)
         for layer in (self.conv, *self.blocks):
             # Channels stay the last dimension in memory.
             y = self.activation(layer(y.permute(0, 3, 1, 2)))
-            frames = _halved(frames)
-            y = _masked(y.permute(0, 2, 3, 1), frames)
+            frames = halved(frames)
+            y = zeros_behind(y.permute(0, 2, 3, 1), frames)
         return y.contiguous()
 
     def takes_triton(self, x: torch.Tensor) -> bool:
@@ -224,21 +223,9 @@ class FastConformerFrontEnd(nn.Module):
 
     def _dtype_on_triton(self, x: torch.Tensor) -> torch.dtype | None:
         """In which the Triton path would compute; None for the other path."""
-        dtype, obstacle = autocast_dtype(x), frontend_obstacle(self)
-        if dtype is None:
-            dtype = x.dtype
-            # Outside of autocast PyTorch refuses two dtypes, and says which:
-            # let it.
-            if obstacle is None:
-                weight, _ = weight_and_bias(self._modules["conv"])
-                if weight.dtype is not dtype:
-                    return None
-        if not use_triton(
-            self.backend, "FastConformerFrontEnd", x.device, dtype, obstacle
-        ):
-            return None
-        log_once("FastConformerFrontEnd: Triton path.")
-        return dtype
+        return dtype_on_triton(
+            self, "FastConformerFrontEnd", x, frontend_obstacle(self)
+        )
 
     def out_lengths(self, lengths: torch.Tensor, n_frames: int) -> torch.Tensor:
         """Relative lengths of the output.
@@ -273,7 +260,7 @@ class FastConformerFrontEnd(nn.Module):
 
     def _out_length(self, length: Length) -> Length:
         for _ in range(1 + len(self.blocks)):
-            length = _halved(length)
+            length = halved(length)
         return length
 
     def get_filter_properties(self) -> FilterProperties:
@@ -350,18 +337,3 @@ def _frames(lengths: torch.Tensor, n_frames: int) -> torch.Tensor:
     # In half precision n_frames itself would be rounded.
     lengths = lengths.to(torch.promote_types(lengths.dtype, torch.float32))
     return (lengths * n_frames).round().clamp(1, n_frames).long()
-
-
-def _halved(frames):
-    # As many for every odd kernel.
-    return None if frames is None else out_length(frames, 1, STRIDE, "same")
-
-
-def _masked(y: torch.Tensor, frames: torch.Tensor | None) -> torch.Tensor:
-    return y if frames is None else y.masked_fill(_padding(y, frames), 0.0)
-
-
-def _padding(y: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-    """True on the frames of (B, T, F, C) past the ends of utterances."""
-    time = torch.arange(y.shape[1], device=y.device)
-    return (time >= frames[:, None])[:, :, None, None]

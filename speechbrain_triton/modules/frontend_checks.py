@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from speechbrain_triton.modules.coverage import has_hooks, weight_and_bias
+from speechbrain_triton.modules.coverage import layer_obstacle, weight_and_bias
 from speechbrain_triton.modules.frontend_layers import (
     STRIDE,
     SeparableConv2d,
@@ -139,12 +139,8 @@ def frontend_obstacle(module: nn.Module) -> str | None:
         len(blocks), module.channels, module.kernel_size, module.causal
     )
     for (name, kind, layout), layer in zip(built, _inner(module), strict=True):
-        if type(layer) is not kind:
-            return f"a {type(layer).__name__} in place of {name}"
-        if has_hooks(layer):
-            return f"hooks on {name}"
-        if "forward" in layer.__dict__:
-            return f"a forward of its own on {name}"
+        if obstacle := layer_obstacle(name, layer, kind):
+            return obstacle
         if layout is not None and _layout(layer) != layout:
             return f"a {name} other than the front end built"
     return None

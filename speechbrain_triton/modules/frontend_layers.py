@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-STRIDE = 2
+from speechbrain_triton.ops.frontend.reference import STRIDE
 
 
 class StridedConv2d(nn.Conv2d):

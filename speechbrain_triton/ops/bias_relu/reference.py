@@ -3,6 +3,8 @@
 import torch
 import torch.nn.functional as F
 
+from speechbrain_triton.ops.frames import zeros_behind
+
 
 def bias_relu_reference(
     x: torch.Tensor,
@@ -21,9 +23,4 @@ def bias_relu_reference(
     >>> bias_relu_reference(torch.zeros(2, 5, 3, 8), torch.ones(8)).shape
     torch.Size([2, 5, 3, 8])
     """
-    y = F.relu(x + bias)
-    if lengths is None:
-        return y
-    frames = torch.arange(x.shape[1], device=x.device)
-    outside = frames >= lengths.unsqueeze(1)  # [B, T]
-    return y.masked_fill(outside[:, :, None, None], 0.0)
+    return zeros_behind(F.relu(x + bias), lengths)

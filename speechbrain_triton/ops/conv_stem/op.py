@@ -7,9 +7,9 @@ from speechbrain_triton.backend import (
     check_choice,
     use_triton,
 )
-from speechbrain_triton.ops.checks import whole_frames
 from speechbrain_triton.ops.conv_stem.autograd import run_conv_stem
 from speechbrain_triton.ops.conv_stem.reference import conv_stem_reference
+from speechbrain_triton.ops.frames import whole_frames
 from speechbrain_triton.ops.sizes import out_length
 
 PADDINGS = ("same", "causal", "valid")

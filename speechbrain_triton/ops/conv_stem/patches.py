@@ -7,8 +7,8 @@ that it is part of.
 import triton
 import triton.language as tl
 
-# Speech lengths vary from batch to batch: a kernel must not be compiled anew
-# for a length that is 1 or a multiple of 16.
+from speechbrain_triton.ops.jit import jit_for_any
+
 LENGTHS = (
     "n_rows",
     "rows_per_program",
@@ -25,10 +25,7 @@ LENGTHS = (
 )
 
 
-def jit(function):
-    """Compile a kernel, but not anew for each length."""
-    lengths = [n for n in LENGTHS if n in function.__code__.co_varnames]
-    return triton.jit(do_not_specialize=lengths)(function)
+jit = jit_for_any(LENGTHS)
 
 
 @triton.jit

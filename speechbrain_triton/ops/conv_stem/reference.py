@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from speechbrain_triton.ops.frames import zeros_behind
 from speechbrain_triton.ops.sizes import out_length
 
 
@@ -31,13 +32,12 @@ def conv_stem_reference(
     torch.Size([2, 5, 10, 8])
     """
     C, _, K, _ = weight.shape
-    if lengths is not None:
-        x = _below(x, lengths)
+    x = zeros_behind(x, lengths)
     h = F.conv2d(_pad(x.unsqueeze(1), K, padding), weight, bias, stride)
     h = F.relu(h)  # [B, C, T1, F1]
     if lengths is not None:
         lengths = out_length(lengths, K, stride, padding)
-        h = _below(h.transpose(1, 2), lengths).transpose(1, 2)
+        h = zeros_behind(h.transpose(1, 2), lengths).transpose(1, 2)
     y = F.conv2d(
         _pad(h, K, padding), depthwise_weight, depthwise_bias, stride, groups=C
     )
@@ -51,10 +51,3 @@ def _pad(x: torch.Tensor, K: int, padding: str) -> torch.Tensor:
     side = (K - 1) // 2
     time = (K - 1, 0) if padding == "causal" else (side, side)
     return F.pad(x, (side, side, *time))
-
-
-def _below(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """x (B, T, ...) with zeros from each length on."""
-    frames = torch.arange(x.shape[1], device=x.device)
-    outside = frames >= lengths.unsqueeze(1)  # [B, T]
-    return x.masked_fill(outside.view(*outside.shape, *[1] * (x.dim() - 2)), 0)

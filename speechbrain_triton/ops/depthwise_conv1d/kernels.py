@@ -29,9 +29,8 @@ from speechbrain_triton.ops.depthwise_conv1d.rows import (
     unpack,
     words,
 )
+from speechbrain_triton.ops.jit import jit_for_any
 
-# Speech lengths vary from batch to batch: a kernel must not be compiled anew
-# for a length that is 1 or a multiple of 16.
 LENGTHS = (
     "T_in",
     "T_out",
@@ -50,9 +49,7 @@ LENGTHS = (
 )
 
 
-def _jit(function):
-    lengths = [n for n in LENGTHS if n in function.__code__.co_varnames]
-    return triton.jit(do_not_specialize=lengths)(function)
+_jit = jit_for_any(LENGTHS)
 
 
 @_jit

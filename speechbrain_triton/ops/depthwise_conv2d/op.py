@@ -6,12 +6,12 @@ from numbers import Integral
 import torch
 
 from speechbrain_triton.backend import check_choice, use_triton
-from speechbrain_triton.ops.checks import whole_frames
 from speechbrain_triton.ops.depthwise_conv1d.op import PADDINGS, as_autocast
 from speechbrain_triton.ops.depthwise_conv2d.autograd import Options, run_conv
 from speechbrain_triton.ops.depthwise_conv2d.reference import (
     depthwise_conv2d_reference,
 )
+from speechbrain_triton.ops.frames import whole_frames
 from speechbrain_triton.ops.layer_norm.op import check_vector
 
 # The taps of a channel, and backward their sums, are held in registers.

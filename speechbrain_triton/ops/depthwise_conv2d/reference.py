@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from speechbrain_triton.ops.depthwise_conv2d.geometry import geometry_of
+from speechbrain_triton.ops.frames import zeros_behind
 
 
 def depthwise_conv2d_reference(
@@ -37,10 +38,7 @@ def depthwise_conv2d_reference(
         h = h + input_bias.to(x.dtype)
     if relu == "before":
         h = F.relu(h)
-    if lengths is not None:
-        frames = torch.arange(x.shape[1], device=x.device)
-        padded = frames >= lengths[:, None]  # [B, T]
-        h = h.masked_fill(padded[:, :, None, None], 0.0)
+    h = zeros_behind(h, lengths)
 
     behind = 0 if padding == "causal" else time.pad
     h = F.pad(

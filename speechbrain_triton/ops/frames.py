@@ -1,4 +1,4 @@
-"""Refusals that several ops share."""
+"""Frames of padded batches: their lengths, and zeros behind them."""
 
 import torch
 
@@ -48,3 +48,31 @@ def whole_frames(
             "be on the same device."
         )
     return lengths.long().contiguous()
+
+
+def zeros_behind(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """x with zeros from each utterance's length on.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        (B, T, ...).
+    lengths : torch.Tensor or None
+        (B,), whole frames; None leaves x as it is.
+
+    Returns
+    -------
+    torch.Tensor
+        Of x's shape.
+
+    Example
+    -------
+    >>> zeros_behind(torch.ones(2, 3), torch.tensor([3, 1]))
+    tensor([[1., 1., 1.],
+            [1., 0., 0.]])
+    """
+    if lengths is None:
+        return x
+    frames = torch.arange(x.shape[1], device=x.device)
+    outside = frames >= lengths.unsqueeze(1)  # [B, T]
+    return x.masked_fill(outside.view(*outside.shape, *[1] * (x.dim() - 2)), 0)
