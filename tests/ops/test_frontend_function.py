@@ -205,9 +205,9 @@ def test_right_at_the_size_of_a_training_batch(K, dtype, launches):
 
 @pytest.mark.gpu
 def test_memory_is_a_quarter_of_plain_layers(launches):
-    x = torch.randn(32, 1600, 80, device="cuda")
+    x = torch.randn(64, 3200, 80, device="cuda")
     tensors = tensors_of(2, 256, device="cuda")
-    dy = torch.randn(32, 200, 10, 256, device="cuda")
+    dy = torch.randn(64, 400, 10, 256, device="cuda")
 
     def peak(function):
         torch.cuda.empty_cache()
