@@ -1,0 +1,214 @@
+"""Launchers: allocate outputs, choose the path by rule, start the kernels."""
+
+import functools
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from speechbrain_triton.backend import interpreted
+from speechbrain_triton.ops.casts import cast
+from speechbrain_triton.ops.dropout import (
+    keep_scale,
+    seed_words,
+    threshold,
+)
+from speechbrain_triton.ops.geglu_linear.kernels import (
+    geglu_grad_kernel,
+    geglu_kernel,
+)
+from speechbrain_triton.ops.launcher import Launcher
+from speechbrain_triton.ops.reduction import ColumnSums
+from speechbrain_triton.ops.sizes import cdiv, next_power_of_2
+
+_geglu = Launcher(geglu_kernel)
+_geglu_grad = Launcher(geglu_grad_kernel)
+
+# A program's tile: 8 elements a thread, 16 bytes of each tensor.
+ROWS = 2
+MAX_BLOCK = 512
+NUM_WARPS = 4
+
+# Rows of the fused kernel's tiles, their columns of each half, and the depth of
+# a step.
+TILE_M, TILE_F, STEP_K = 128, 128, 64
+
+# Programs of backward, which sum over rows: eight a multiprocessor of an H200.
+# Constant, so that the order of a sum does not depend on the card.
+GRAD_PROGRAMS = 1056
+
+
+class Gating(NamedTuple):
+    """What the kernels are told beside tensors, in their order."""
+
+    seed_low: int
+    seed_high: int
+    threshold: int
+    scale: float
+    tanh: bool
+    dropout: bool
+
+    @classmethod
+    def of(cls, approximate: str, dropout: float, seed: int) -> "Gating":
+        """From an op's options."""
+        return cls(
+            *seed_words(seed),
+            threshold(dropout),
+            keep_scale(dropout),
+            approximate == "tanh",
+            dropout > 0,
+        )
+
+
+def launch_geglu_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gating: Gating,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Run the linear layer and gate what it gives.
+
+    In one kernel where :func:`is_fused` says so, else by PyTorch's matmul and
+    one pass over memory.
+
+    Arguments
+    ---------
+    x : torch.Tensor
+        (M, K).
+    weight : torch.Tensor
+        (2 F, K), in x's dtype.
+    bias : torch.Tensor or None
+        (2 F,), of any floating dtype.
+    gating : Gating
+        Options.
+    keep : bool
+        Whether z is wanted.
+
+    Returns
+    -------
+    h : torch.Tensor
+        (M, F) in x's dtype.
+    z : torch.Tensor or None
+        (M, 2 F), what the linear layer gives.
+    """
+    x, weight = x.contiguous(), weight.contiguous()
+    if is_fused(x, weight):
+        from speechbrain_triton.ops.geglu_linear.hopper_launch import (
+            launch_fused,
+        )
+
+        programs = _hopper_multiprocessors(x.device)
+        return launch_fused(x, weight, bias, gating, keep, programs)
+    z = F.linear(x, weight, None if bias is None else cast(bias, x.dtype))
+    return launch_geglu(z, gating), z if keep else None
+
+
+def is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether x (M, K) and weight (2 F, K) go to the kernel for Hopper.
+
+    It takes half precision, rows of whole 16 bytes, F a multiple of its tile
+    and more than one step of K. On an H200 it is the faster path where its
+    tiles keep the multiprocessors busy: with F = 2048 from about 900 rows on.
+    """
+    if x.element_size() != 2 or interpreted():
+        return False
+    multiprocessors = _hopper_multiprocessors(x.device)
+    if multiprocessors == 0:
+        return False
+    M, K = x.shape
+    F = weight.shape[0] // 2
+    fits = F % TILE_F == 0 and K % 8 == 0 and K > STEP_K
+    if not fits or (x.data_ptr() | weight.data_ptr()) % 16:
+        return False
+    tiles = cdiv(M, TILE_M) * (F // TILE_F)
+    rounds = cdiv(tiles, multiprocessors)
+    return rounds > 3 or tiles >= 0.85 * rounds * multiprocessors
+
+
+@functools.cache
+def _hopper_multiprocessors(device: torch.device) -> int:
+    """How many there are; none on any other device."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return 0
+    properties = torch.cuda.get_device_properties(device)
+    if (properties.major, properties.minor) != (9, 0):
+        return 0
+    return properties.multi_processor_count
+
+
+def launch_geglu(z: torch.Tensor, gating: Gating) -> torch.Tensor:
+    """Gate z (M, 2 F): (M, F) in its dtype."""
+    M, columns = z.shape
+    h = z.new_empty(M, columns // 2)
+    if h.numel() == 0:
+        return h
+    block = _block(columns // 2)
+    rows = ROWS * MAX_BLOCK // block
+    _geglu(
+        (cdiv(M, rows), cdiv(columns // 2, block)),
+        (z, h),
+        (M, *gating[:4]),
+        (columns // 2, rows, block, *gating[4:]),
+        NUM_WARPS,
+    )
+    return h
+
+
+def sums_for(z: torch.Tensor, width: int) -> ColumnSums:
+    """Room for sums over the rows of z (M, 2 F), not empty."""
+    F = z.shape[1] // 2
+    programs = max(1, GRAD_PROGRAMS // cdiv(F, _block(F)))
+    return ColumnSums(z.shape[0], width, z.device, programs)
+
+
+def launch_geglu_grad(
+    dh: torch.Tensor,
+    z: torch.Tensor,
+    gating: Gating,
+    sums: ColumnSums,
+    h: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Gradient of z; that of the bias goes to ``sums``.
+
+    Arguments
+    ---------
+    dh : torch.Tensor
+        (M, F).
+    z : torch.Tensor
+        (M, 2 F) from forward, not empty.
+    gating : Gating
+        As in forward.
+    sums : ColumnSums
+        Takes the gradient of the bias (2 F), where its width is not 0.
+    h : torch.Tensor, optional
+        (M, F), where forward's result is wanted again; it may be dh.
+
+    Returns
+    -------
+    torch.Tensor
+        (M, 2 F) in z's dtype.
+    """
+    dz = torch.empty_like(z)
+    M, columns = z.shape
+    block = _block(columns // 2)
+    _geglu_grad(
+        (sums.programs, cdiv(columns // 2, block)),
+        (dh.contiguous(), z, dz, h, sums.partial),
+        (M, sums.rows_per_program, *gating[:4]),
+        (
+            columns // 2,
+            ROWS * MAX_BLOCK // block,
+            block,
+            *gating[4:],
+            0,
+            sums.width,
+        ),
+        NUM_WARPS,
+    )
+    return dz
+
+
+def _block(F: int) -> int:
+    """Columns of a tile; at least two, for dropout's pairs."""
+    return max(2, min(MAX_BLOCK, next_power_of_2(F)))
