@@ -9,7 +9,10 @@ from speechbrain_triton.ops.conv_module import (
 from speechbrain_triton.ops.conv_stem import conv_stem
 from speechbrain_triton.ops.depthwise_conv1d import depthwise_conv1d
 from speechbrain_triton.ops.depthwise_conv2d import depthwise_conv2d
+from speechbrain_triton.ops.geglu_ffn import geglu_ffn
+from speechbrain_triton.ops.geglu_linear import geglu_linear
 from speechbrain_triton.ops.layer_norm import layer_norm
+from speechbrain_triton.ops.transducer_loss import transducer_loss
 
 __all__ = [
     "ConvModuleParameters",
@@ -19,5 +22,8 @@ __all__ = [
     "conv_stem",
     "depthwise_conv1d",
     "depthwise_conv2d",
+    "geglu_ffn",
+    "geglu_linear",
     "layer_norm",
+    "transducer_loss",
 ]
