@@ -11,9 +11,9 @@ from speechbrain_triton.ops.geglu_linear.hopper import (
 )
 from speechbrain_triton.ops.geglu_linear.launch import (
     STEP_K,
-    TILE_F,
     TILE_M,
     Gating,
+    tile_f,
 )
 from speechbrain_triton.ops.launcher import Launcher
 from speechbrain_triton.ops.sizes import cdiv
@@ -88,14 +88,15 @@ def launch_fused(
     F = columns // 2
     h = x.new_empty(M, F)
     z = x.new_empty(M, columns) if keep else None
-    tiles = cdiv(M, TILE_M) * (F // TILE_F)
+    block = tile_f(F)
+    tiles = cdiv(M, TILE_M) * (F // block)
     _geglu_linear(
         (min(tiles, programs), 1),
         (
             Tiles(x, TILE_M, STEP_K),
-            Tiles(weight, TILE_F, STEP_K),
+            Tiles(weight, block, STEP_K),
             # Without z its tiles are made in shared memory only.
-            Tiles(h if z is None else z, TILE_M, TILE_F),
+            Tiles(h if z is None else z, TILE_M, block),
             h,
             None if bias is None else bias.contiguous(),
         ),

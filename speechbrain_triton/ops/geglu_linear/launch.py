@@ -29,8 +29,8 @@ ROWS = 2
 MAX_BLOCK = 512
 NUM_WARPS = 4
 
-# Rows of the fused kernel's tiles, their columns of each half, and the depth of
-# a step.
+# Rows of the fused kernel's tiles, their columns of each half (or half as many,
+# where they do not divide F), and the depth of a step.
 TILE_M, TILE_F, STEP_K = 128, 128, 64
 
 # Programs of backward, which sum over rows: eight a multiprocessor of an H200.
@@ -107,8 +107,8 @@ def launch_geglu_linear(
 def is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether x (M, K) and weight (2 F, K) go to the kernel for Hopper.
 
-    It takes half precision, rows of whole 16 bytes, F a multiple of its tile
-    and more than one step of K. On an H200 it is the faster path where its
+    It takes half precision, rows of whole 16 bytes, F a multiple of 64 and
+    more than one step of K. On an H200 it is the faster path where its
     tiles keep the multiprocessors busy: with F = 2048 from about 900 rows on.
     """
     if x.element_size() != 2 or interpreted():
@@ -118,12 +118,17 @@ def is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
         return False
     M, K = x.shape
     F = weight.shape[0] // 2
-    fits = F % TILE_F == 0 and K % 8 == 0 and K > STEP_K
+    fits = F % (TILE_F // 2) == 0 and K % 8 == 0 and K > STEP_K
     if not fits or (x.data_ptr() | weight.data_ptr()) % 16:
         return False
-    tiles = cdiv(M, TILE_M) * (F // TILE_F)
+    tiles = cdiv(M, TILE_M) * (F // tile_f(F))
     rounds = cdiv(tiles, multiprocessors)
     return rounds > 3 or tiles >= 0.85 * rounds * multiprocessors
+
+
+def tile_f(F: int) -> int:
+    """Columns of each half in a tile, for F that ``is_fused`` lets through."""
+    return TILE_F if F % TILE_F == 0 else TILE_F // 2
 
 
 @functools.cache
