@@ -69,6 +69,7 @@ def examine() -> dict:
     kinds = {
         "conv": _examine(_try_conv),
         "frontend": _examine(_try_frontend),
+        "ffn": _examine(_try_ffn),
     }
     gpu = None
     if torch.cuda.is_available():
@@ -131,18 +132,38 @@ def _try_conv() -> float:
 
 
 def _try_frontend() -> float:
-    import copy
-
     import torch
 
-    from speechbrain_triton.bench.check import relative_error
     from speechbrain_triton.modules import FastConformerFrontEnd
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 50, 40, generator=generator).cuda()
     lengths = torch.tensor([1.0, 0.7]).cuda()
     frontend = FastConformerFrontEnd(40, channels=64, backend="triton").cuda()
-    twin = copy.deepcopy(frontend).double()
+    return _error_of(frontend, x, lengths)
+
+
+def _try_ffn() -> float:
+    import torch
+
+    from speechbrain_triton.modules import GEGLUFeedForward
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 50, 64, generator=generator).cuda()
+    return _error_of(
+        GEGLUFeedForward(192, input_size=64, backend="triton").cuda(), x
+    )
+
+
+def _error_of(module, *inputs) -> float:
+    """The error of a module on kernels against its torch path in float64."""
+    import copy
+
+    import torch
+
+    from speechbrain_triton.bench.check import relative_error
+
+    twin = copy.deepcopy(module).double()
     twin.backend = "torch"
     # SpeechBrain's import lets float32 products run in TF32.
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -150,8 +171,8 @@ def _try_frontend() -> float:
     matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
         with torch.no_grad():
-            ours = frontend(x, lengths)
-            exact = twin(x.double(), lengths.double())
+            ours = module(*inputs)
+            exact = twin(*(x.double() for x in inputs))
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
     return relative_error(ours, exact)

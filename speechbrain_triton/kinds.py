@@ -14,6 +14,10 @@ from speechbrain_triton.backend import ON_CPU, triton_obstacle
 from speechbrain_triton.modules.convolution import TritonConvolutionModule
 from speechbrain_triton.modules.coverage import module_obstacle
 from speechbrain_triton.modules.encoder import TritonConformerEncoderLayer
+from speechbrain_triton.modules.feedforward import (
+    GEGLUFeedForward,
+    feedforward_obstacle,
+)
 from speechbrain_triton.modules.frontend import FastConformerFrontEnd
 from speechbrain_triton.modules.frontend_checks import frontend_obstacle
 
@@ -27,7 +31,7 @@ class KindReport:
     Arguments
     ---------
     kind : str
-        ``"conv"`` or ``"frontend"``.
+        ``"conv"``, ``"frontend"`` or ``"ffn"``.
     requested : str
         The flag's value.
     names : list of str
@@ -216,6 +220,13 @@ class FrontEnds(Kind):
         return frontend_obstacle(module)
 
 
+class FeedForwards(Kind):
+    """This package's feed-forwards, which have a backend of their own."""
+
+    def obstacle(self, module):
+        return feedforward_obstacle(module)
+
+
 CONV = Convolutions(
     "conv",
     ConvolutionModule,
@@ -228,7 +239,13 @@ FRONTEND = FrontEnds(
     "is the recipe's CNN one, and part of the model?",
     "the plain PyTorch path",
 )
-KINDS = (CONV, FRONTEND)
+FFN = FeedForwards(
+    "ffn",
+    GEGLUFeedForward,
+    "were its feed-forwards chosen (ffn: geglu) before its kernels?",
+    "the plain PyTorch path",
+)
+KINDS = (CONV, FRONTEND, FFN)
 
 
 def switch_layers(modules: Iterable[nn.Module]) -> None:

@@ -1,26 +1,15 @@
 """Switch a model's modules to this package's kernels, and back."""
 
-import logging
-import os
-import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-from torch import nn
 
 from speechbrain_triton.backend import BACKENDS, check_choice
 from speechbrain_triton.kinds import (
-    CONV,
-    FRONTEND,
     KINDS,
     KindReport,
     restore_layer,
     switch_layers,
 )
-
-logger = logging.getLogger(__name__)
-
-Model = nn.Module | Mapping | list | tuple
+from speechbrain_triton.model import Model, announce, named_modules
 
 
 @dataclass
@@ -29,12 +18,14 @@ class SwapReport:
 
     conv: KindReport
     frontend: KindReport
+    ffn: KindReport
 
     def lines(self) -> list[str]:
-        """A line for each kind; none for front ends where there are none."""
+        """A line for each kind; none for other architectures' kinds."""
         kinds = [self.conv]
-        if self.frontend.names or self.frontend.left_alone:
-            kinds.append(self.frontend)
+        for kind in (self.frontend, self.ffn):
+            if kind.names or kind.left_alone:
+                kinds.append(kind)
         return [str(kind) for kind in kinds]
 
     def __str__(self) -> str:
@@ -68,7 +59,9 @@ def apply_kernels(
         Backend of every ``FastConformerFrontEnd``: ``"auto"``, ``"triton"``
         or ``"torch"`` (plain PyTorch). Subclasses of it are left alone.
     ffn : str
-        ``"auto"`` or ``"torch"``: no feed-forward kernel exists yet.
+        Backend of every ``GEGLUFeedForward``: ``"auto"``, ``"triton"`` or
+        ``"torch"`` (plain PyTorch). Subclasses of it are left alone, and so
+        are SpeechBrain's own feed-forwards, which have no kernels.
     loss : None
         No loss kernel exists yet.
 
@@ -96,20 +89,23 @@ def apply_kernels(
     >>> restore(module)
     1
     """
-    check_choice("conv", conv, BACKENDS)
-    check_choice("frontend", frontend, BACKENDS)
-    check_choice("ffn", ffn, ("auto", "torch"))
+    flags = {"conv": conv, "frontend": frontend, "ffn": ffn}
+    for flag, backend in flags.items():
+        check_choice(flag, backend, BACKENDS)
     if loss is not None:
         raise ValueError(f"loss={loss!r} is not one of None.")
-    modules = list(_named_modules(model))
-    # Both before the first change: a flag may be refused.
-    plans = CONV.plan(modules, conv), FRONTEND.plan(modules, frontend)
+    modules = list(named_modules(model))
+    # All before the first change: a flag may be refused.
+    plans = [kind.plan(modules, flags[kind.flag]) for kind in KINDS]
     report = SwapReport(
-        conv=CONV.apply(plans[0]), frontend=FRONTEND.apply(plans[1])
+        **{
+            kind.flag: kind.apply(plan)
+            for kind, plan in zip(KINDS, plans, strict=True)
+        }
     )
     switch_layers(module for _, module in modules)
     for line in report.lines():
-        _announce(line)
+        announce(line)
     return report
 
 
@@ -132,7 +128,7 @@ def restore(model: Model) -> int:
         If ``model`` holds no module.
     """
     restored = 0
-    for _, module in _named_modules(model):
+    for _, module in named_modules(model):
         restored += any(
             kind.restore(module)
             for kind in KINDS
@@ -140,35 +136,3 @@ def restore(model: Model) -> int:
         )
         restore_layer(module)
     return restored
-
-
-def _named_modules(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    if isinstance(model, nn.Module):
-        roots = [("", model)]
-    elif isinstance(model, Mapping):
-        roots = [(str(name), root) for name, root in model.items()]
-    elif isinstance(model, list | tuple):
-        roots = [(str(index), root) for index, root in enumerate(model)]
-    else:
-        roots = []
-    roots = [
-        (name, root) for name, root in roots if isinstance(root, nn.Module)
-    ]
-    if not roots:
-        raise TypeError(
-            f"model must be a torch.nn.Module, or a dict, list or tuple with "
-            f"at least one; got {type(model).__name__}."
-        )
-    seen: set[nn.Module] = set()
-    for name, root in roots:
-        yield from root.named_modules(memo=seen, prefix=name)
-
-
-def _announce(message: str) -> None:
-    """Log, or print: a YAML is loaded before a recipe configures logging."""
-    if os.environ.get("RANK", "0") != "0":
-        return
-    if logging.getLogger().hasHandlers():
-        logger.info(message)
-    else:
-        print(f"speechbrain_triton: {message}", file=sys.stderr)

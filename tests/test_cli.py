@@ -63,11 +63,11 @@ def test_help_names_all_commands_and_loads_none():
 def test_doctor_says_what_each_flag_would_take(capsys):
     assert cli.main(["doctor"]) in (0, 1)
     lines = capsys.readouterr().out.splitlines()
-    for kind in ("conv", "frontend"):
+    for kind in ("conv", "frontend", "ffn"):
         assert any(line.startswith(f"{kind}: 'auto' takes ") for line in lines)
     cli.main(["doctor", "--json"])
     findings = json.loads(capsys.readouterr().out)
-    assert sorted(findings["kinds"]) == ["conv", "frontend"]
+    assert sorted(findings["kinds"]) == ["conv", "ffn", "frontend"]
     for finding in findings["kinds"].values():
         assert (finding["path"] == "triton") == (finding["error"] is not None)
         assert finding["verdict"] == "ok"
@@ -81,10 +81,11 @@ def test_doctor_finds_a_kernel_that_computes_something_else(
     )
     monkeypatch.setattr(doctor, "_try_conv", lambda: 1e-8)
     monkeypatch.setattr(doctor, "_try_frontend", lambda: float("nan"))
+    monkeypatch.setattr(doctor, "_try_ffn", lambda: 1e-3)
     assert cli.main(["doctor", "--json"]) == 1
     findings = json.loads(capsys.readouterr().out)
     verdicts = {k: f["verdict"] for k, f in findings["kinds"].items()}
-    assert verdicts == {"conv": "ok", "frontend": "bad"}
+    assert verdicts == {"conv": "ok", "frontend": "bad", "ffn": "bad"}
 
 
 def test_help_of_compare(capsys):

@@ -156,21 +156,26 @@ def layer_obstacle(
 
 
 def dtype_on_triton(
-    module: nn.Module, what: str, x: torch.Tensor, obstacle: str | None
+    module: nn.Module,
+    what: str,
+    x: torch.Tensor,
+    obstacle: str | None,
+    layer: str = "conv",
 ) -> torch.dtype | None:
     """In which dtype a module's Triton path would compute a call.
 
     Arguments
     ---------
     module : torch.nn.Module
-        With a ``backend``, and a layer ``conv`` that tells the dtype of its
-        parameters.
+        With a ``backend``.
     what : str
         The module's name, for messages.
     x : torch.Tensor
         The call's input.
     obstacle : str or None
         What keeps the module from the Triton path.
+    layer : str
+        The inner layer that tells the dtype of the module's parameters.
 
     Returns
     -------
@@ -188,7 +193,7 @@ def dtype_on_triton(
         # Outside of autocast PyTorch refuses two dtypes, and says which: let
         # it.
         if obstacle is None:
-            weight, _ = weight_and_bias(module._modules["conv"])
+            weight, _ = weight_and_bias(module._modules[layer])
             if weight.dtype is not dtype:
                 return None
     if not use_triton(module.backend, what, x.device, dtype, obstacle):

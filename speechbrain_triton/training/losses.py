@@ -1,9 +1,20 @@
 """The transducer (RNN-T) loss with SpeechBrain's calling convention."""
 
+import functools
+from collections.abc import Callable
+
 import torch
-import torchaudio
+
+from speechbrain_triton.backend import check_choice, log_once, triton_obstacle
+from speechbrain_triton.ops.transducer_loss import transducer_loss as loss_op
+from speechbrain_triton.ops.transducer_loss.op import size_obstacle
 
 REDUCTIONS = ("mean", "batchmean", "sum", "none")
+SCALES = ("torchaudio", "speechbrain")
+BACKENDS = ("auto", "triton", "torchaudio", "numba", "torch")
+
+# SpeechBrain's numba loss has a thread for each label and one more.
+MAX_NUMBA_LABELS = 1023
 
 
 def transducer_loss(
@@ -14,6 +25,9 @@ def transducer_loss(
     blank_index: int,
     reduction: str = "mean",
     use_torchaudio: None = None,
+    *,
+    backend: str = "auto",
+    scale: str = "torchaudio",
 ) -> torch.Tensor:
     """Transducer loss of raw logits, on the CPU and on CUDA.
 
@@ -30,11 +44,22 @@ def transducer_loss(
 
     So ``reduction="sum"`` gives the gradients that SpeechBrain gives under
     any scalar reduction; with ``"mean"`` they are smaller by the batch size,
-    which is what an auxiliary loss should be weighed against.
+    which is what an auxiliary loss should be weighed against. For
+    SpeechBrain's own values and gradients there is ``scale="speechbrain"``.
 
     See A. Graves, "Sequence Transduction with Recurrent Neural Networks",
-    https://arxiv.org/abs/1211.3711. It runs on
-    ``torchaudio.functional.rnnt_loss``, which applies the log-softmax itself.
+    https://arxiv.org/abs/1211.3711. All backends apply the log-softmax
+    themselves and give the same loss:
+
+    * ``"triton"``: :func:`speechbrain_triton.ops.transducer_loss`, on a GPU;
+    * ``"torchaudio"``: ``torchaudio.functional.rnnt_loss``;
+    * ``"numba"``: SpeechBrain's own, on CUDA, with at most 1023 labels;
+    * ``"torch"``: the plain PyTorch twin of the first, anywhere;
+    * ``"auto"``: the first that can run of Triton, torchaudio and PyTorch;
+      it logs its choice once, with the reason.
+
+    An utterance that no path can produce has an infinite loss. With Triton
+    and PyTorch its gradient is zero; torchaudio's and numba's may be NaN.
 
     Arguments
     ---------
@@ -55,6 +80,12 @@ def transducer_loss(
         ``"none"``.
     use_torchaudio : None
         Only there to explain itself to YAML files that still pass it.
+    backend : str
+        ``"auto"``, ``"triton"``, ``"torchaudio"``, ``"numba"`` or
+        ``"torch"``.
+    scale : str
+        ``"torchaudio"`` for what is described above, or ``"speechbrain"`` for
+        values divided by ``T`` beside gradients that are divided by nothing.
 
     Returns
     -------
@@ -65,9 +96,11 @@ def transducer_loss(
     ------
     ValueError
         For shapes that do not fit, lengths out of range, tensors on
-        different devices, or an unknown reduction.
+        different devices, or an unknown option.
     TypeError
         If ``use_torchaudio`` is passed.
+    RuntimeError
+        If the backend that was asked for cannot run.
 
     Example
     -------
@@ -85,33 +118,151 @@ def transducer_loss(
     """
     if use_torchaudio is not None:
         raise TypeError(
-            "transducer_loss has no argument use_torchaudio: this loss always "
-            "runs on torchaudio. Remove the argument from the YAML."
+            "transducer_loss has no argument use_torchaudio: who computes the "
+            "loss is chosen by backend, which may be 'torchaudio'. Remove the "
+            "argument from the YAML."
         )
-    if reduction not in REDUCTIONS:
-        raise ValueError(
-            f"reduction={reduction!r} is not one of {', '.join(REDUCTIONS)}."
-        )
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_choice("backend", backend, BACKENDS)
+    check_choice("scale", scale, SCALES)
     _check_shapes(logits, targets, input_lens, target_lens, blank_index)
-    frames = _absolute_lengths("input_lens", input_lens, logits.shape[1])
-    labels = _absolute_lengths("target_lens", target_lens, targets.shape[1])
-    frames = frames.clamp(min=1)
+    frames, labels = _absolute_lengths(
+        input_lens, target_lens, logits.shape[1], targets.shape[1]
+    )
+    costs_of = _COSTS[_choose(logits) if backend == "auto" else backend]
+    costs = costs_of(logits, targets, frames, labels, blank_index)
+    return _reduce(costs, frames, reduction, scale)
+
+
+def _reduce(
+    costs: torch.Tensor, frames: torch.Tensor, reduction: str, scale: str
+) -> torch.Tensor:
+    reported = costs.detach() / frames if scale == "speechbrain" else costs
+    if reduction == "none":
+        loss = costs
+    elif reduction == "sum":
+        loss, reported = costs.sum(), reported.sum()
+    else:
+        loss, reported = costs.sum(), reported.mean()
+    if scale == "torchaudio":
+        return reported
+    return _Reported.apply(loss, reported)
+
+
+class _Reported(torch.autograd.Function):
+    """Shows one value and has the gradient of another."""
+
+    @staticmethod
+    def forward(ctx, loss, reported):
+        return reported.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def _choose(logits: torch.Tensor) -> str:
+    """The first backend that can run, for ``"auto"``."""
+    obstacle = triton_obstacle(logits.device, logits.dtype)
+    obstacle = obstacle or size_obstacle(logits)
+    if obstacle is None and logits.device.type == "cpu":
+        obstacle = "TRITON_INTERPRET=1 runs kernels for debugging only"
+    if obstacle is None:
+        return "triton"
+    choice = "torchaudio"
+    if torchaudio_obstacle() is not None:
+        choice = "torch"
+        obstacle += f", and {torchaudio_obstacle()}"
+    log_once(f"transducer_loss: {choice}, because {obstacle}.")
+    return choice
+
+
+@functools.cache
+def torchaudio_obstacle() -> str | None:
+    """Say why torchaudio's loss cannot run, if it cannot."""
+    try:
+        import torchaudio  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as error:
+        # Its compiled part may be missing, or made for another torch.
+        return f"torchaudio does not import ({error})"
+    if not hasattr(torch.ops.torchaudio, "rnnt_loss_forward"):
+        return "torchaudio comes without its compiled transducer loss"
+    return None
+
+
+def _refuse(backend: str, obstacle: str | None) -> None:
+    if obstacle is not None:
+        raise RuntimeError(
+            f"transducer_loss: backend={backend!r} cannot run here because "
+            f"{obstacle}; use 'auto' or 'torch'."
+        )
+
+
+def _op_costs(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    frames: torch.Tensor,
+    labels: torch.Tensor,
+    blank: int,
+    backend: str,
+) -> torch.Tensor:
+    """-log p of each utterance (B,), float32, as the other two give it."""
+    return loss_op(
+        logits, targets, frames, labels, blank=blank, backend=backend
+    ).float()
+
+
+def _torchaudio_costs(logits, targets, frames, labels, blank):
+    _refuse("torchaudio", torchaudio_obstacle())
+    import torchaudio
 
     # torchaudio wants tensors that end with the longest utterance.
     most_frames, most_labels = torch.stack(
         [frames.max(), labels.max()]
     ).tolist()
-    costs = torchaudio.functional.rnnt_loss(
+    return torchaudio.functional.rnnt_loss(
         logits[:, :most_frames, : most_labels + 1].float().contiguous(),
         targets[:, :most_labels].int().contiguous(),
         frames,
         labels,
-        blank=blank_index,
+        blank=blank,
         reduction="none",
     )
-    if reduction == "none":
-        return costs
-    return costs.sum() if reduction == "sum" else costs.mean()
+
+
+def _numba_costs(logits, targets, frames, labels, blank):
+    _refuse("numba", _numba_obstacle(logits.device, targets.shape[1]))
+    try:
+        from speechbrain.integrations.numba.transducer_loss import Transducer
+    except Exception as error:  # numba raises what it likes
+        reason = (str(error) or repr(error)).splitlines()[0]
+        _refuse("numba", f"SpeechBrain's loss does not import ({reason})")
+    # It reports -log p / T and has the gradient of -log p.
+    reported = Transducer.apply(
+        logits.float().log_softmax(-1),
+        targets.contiguous(),
+        frames,
+        labels,
+        blank,
+        "none",
+    )
+    return _Reported.apply(reported, reported.detach() * frames)
+
+
+def _numba_obstacle(device: torch.device, n_labels: int) -> str | None:
+    if device.type != "cuda":
+        return f"the tensors are on a {device.type} device"
+    if n_labels > MAX_NUMBA_LABELS:
+        return f"it takes at most {MAX_NUMBA_LABELS} labels, not {n_labels}"
+    return None
+
+
+_COSTS: dict[str, Callable[..., torch.Tensor]] = {
+    "triton": functools.partial(_op_costs, backend="triton"),
+    "torchaudio": _torchaudio_costs,
+    "numba": _numba_costs,
+    "torch": functools.partial(_op_costs, backend="torch"),
+}
 
 
 def _check_shapes(
@@ -160,15 +311,21 @@ def _check_shapes(
 
 
 def _absolute_lengths(
-    name: str, lens: torch.Tensor, longest: int
-) -> torch.Tensor:
-    """Turn relative lengths into int32 counts of at most ``longest``."""
-    low, high = torch.stack([lens.min(), lens.max()]).float().tolist()
-    zero_allowed = name == "target_lens"
-    if not (0 <= low and high <= 1.001 and (zero_allowed or low > 0)):
-        interval = "[0, 1]" if zero_allowed else "(0, 1]"
-        raise ValueError(
-            f"{name} must be relative lengths in {interval}; got {low:g} to "
-            f"{high:g}."
-        )
-    return (lens * longest).round().int().clamp(max=longest)
+    input_lens: torch.Tensor, target_lens: torch.Tensor, T: int, U: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn relative lengths into int32 counts: from 1 to T, from 0 to U."""
+    lens = torch.stack([input_lens.float(), target_lens.float()])
+    # Read at once: on a GPU this waits for all that was started.
+    ranges = torch.stack([lens.amin(1), lens.amax(1)], dim=1).tolist()
+    for name, (low, high) in zip(
+        ("input_lens", "target_lens"), ranges, strict=True
+    ):
+        zero_allowed = name == "target_lens"
+        if not (0 <= low and high <= 1.001 and (zero_allowed or low > 0)):
+            interval = "[0, 1]" if zero_allowed else "(0, 1]"
+            raise ValueError(
+                f"{name} must be relative lengths in {interval}; got {low:g} "
+                f"to {high:g}."
+            )
+    frames = (input_lens * T).round().int().clamp(min=1, max=T)
+    return frames, (target_lens * U).round().int().clamp(max=U)

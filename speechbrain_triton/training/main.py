@@ -64,7 +64,9 @@ def run_recipe(
             overrides=overrides,
         )
         # The flags were read before there was a log.
-        logger.info("kernels: %s", hparams["kernels"])
+        for name in ("feedforwards", "kernels"):
+            if name in hparams:
+                logger.info("%s: %s", name, hparams[name])
         lock = _lock(hparams["output_folder"])
         run_on_main(prepare, args=[hparams])
         tokenizer = make_tokenizer(
@@ -171,7 +173,7 @@ def _check_device(hparams: dict, run_opts: RunOptions) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device={device} cannot be used: {reason}") from error
-    for name in ("conv_backend", "frontend_backend"):
+    for name in ("conv_backend", "frontend_backend", "ffn_backend"):
         if hparams.get(name) != "triton":
             continue
         obstacle = triton_obstacle(torch.device(device))

@@ -200,9 +200,12 @@ def test_fast_conformer_trains_on_spoken_numbers(tmp_path, monkeypatch):
         valid_utterances=2,
         test_utterances=2,
         yaml=FAST_YAML,
+        ffn="geglu",
     )
     script = SPOKEN_NUMBERS / "train.py"
     assert run_here(argv, monkeypatch, script) == 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "feedforwards: ffn=geglu: 2 modules, d_ffn 32, approx" in log
     assert len(losses(tmp_path / "run")) == 2
     assert len(read_run(tmp_path / "run").evaluations["test"].utterances) == 2
 
@@ -345,6 +348,9 @@ def test_more_labels_than_frames_is_said_and_survived(
             {**FAST, "frontend_backend": "Triton"},
             "frontend='Triton' is not one of",
         ),
+        ({"ffn": "GEGLU"}, "ffn='GEGLU' is not one of 'standard', 'geglu'"),
+        ({"ffn": "geglu", "ffn_backend": ""}, "ffn=None is not one of"),
+        ({"ffn_backend": "triton"}, "the model has no GEGLUFeedForward"),
         ({"streaming": "yes"}, "streaming='yes' is not one of True, False"),
         ({"streaming": ""}, "streaming=None is not one of True, False"),
         ({"test_beam_search": 1}, "test_beam_search=1 is not one of"),

@@ -11,6 +11,7 @@ from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 
 from speechbrain_triton.modules import (
     FastConformerFrontEnd,
+    GEGLUFeedForward,
     TritonConvolutionModule,
 )
 
@@ -19,6 +20,8 @@ IDS = ["/".join(path.relative_to(RECIPES).parts[::4]) for path in YAMLS]
 FAST = [path for path in YAMLS if path.name.startswith("fast_")]
 FLAGS = {
     "conv_backend": "auto",
+    "ffn": "standard",
+    "ffn_backend": "auto",
     "streaming": False,
     "precision": "fp32",
     "eval_precision": "fp32",
@@ -29,11 +32,19 @@ LIBRISPEECH = {"streaming": True, "precision": "bf16"}
 CALL = """kernels: !apply:speechbrain_triton.apply_kernels
    model: !ref <Transformer>
    conv: !ref <conv_backend>
+   ffn: !ref <ffn_backend>
 """
 FAST_CALL = """kernels: !apply:speechbrain_triton.apply_kernels
    model: [!ref <CNN>, !ref <Transformer>]
    conv: !ref <conv_backend>
    frontend: !ref <frontend_backend>
+   ffn: !ref <ffn_backend>
+"""
+CHOICE = """feedforwards: !apply:speechbrain_triton.modules.use_feedforward
+   model: !ref <Transformer>
+   ffn: !ref <ffn>
+   keep: !ref <geglu_keep>
+   approximate: !ref <geglu_approximate>
 """
 
 
@@ -75,6 +86,29 @@ def test_front_end_follows_its_own_flag(path, backend, tmp_path, monkeypatch):
     assert hparams["kernel_size"] == 9 and front_end.subsampling == 8
 
 
+@pytest.mark.parametrize("path", YAMLS, ids=IDS)
+@pytest.mark.parametrize("backend", ["auto", "triton", "torch"])
+def test_gated_feed_forwards_follow_their_own_flags(
+    path, backend, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    options = {"num_encoder_layers": 2, "conv_backend": "torch"}
+    before = sum(p.numel() for p in load(path, **options)["model"].parameters())
+    options |= {"ffn": "geglu", "geglu_keep": "parameters"}
+    hparams = load(path, ffn_backend=backend, **options)
+    gated = [
+        module
+        for module in hparams["modules"]["enc"].modules()
+        if isinstance(module, GEGLUFeedForward)
+    ]
+    assert len(gated) == 4 == len(hparams["kernels"].ffn.names)
+    assert {module.backend for module in gated} == {backend}
+    assert {module.dropout.p for module in gated} == {hparams["dropout"]}
+    assert hparams["kernels"].conv.path == "torch"
+    after = sum(p.numel() for p in hparams["model"].parameters())
+    assert after == pytest.approx(before, rel=0.02)
+
+
 @pytest.mark.parametrize("path", FAST, ids=lambda path: path.parts[-5])
 def test_chunks_last_as_long_as_with_the_other_front_end(path):
     fast, other = (
@@ -107,7 +141,8 @@ def test_flags_are_the_first_keys(path):
         flags = {**flags, **LIBRISPEECH}
     for line, (flag, default) in zip(keys, flags.items(), strict=False):
         assert line.split("#")[0].strip() == f"{flag}: {default}"
-    assert f"{call}\n" in path.read_text(encoding="utf-8")
+    # The architecture first: else its kernels would not be switched.
+    assert f"{CHOICE}{call}\n" in path.read_text(encoding="utf-8")
 
 
 def test_loads_without_triton(tmp_path):

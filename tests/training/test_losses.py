@@ -1,32 +1,24 @@
 """The transducer loss against a sum over all paths of a small lattice."""
 
-import itertools
+import sys
+import types
 
 import pytest
 import torch
+from transducer_paths import path_sum
 
+from speechbrain_triton.training import losses
 from speechbrain_triton.training.losses import transducer_loss
 
 BLANK = 0
+NUMBA = "speechbrain.integrations.numba.transducer_loss"
+BACKENDS = pytest.mark.parametrize("backend", ["torchaudio", "triton", "torch"])
 
-
-def path_sum(logits, labels):
-    """-log p of one utterance, (T, U + 1, V) float64, path by path."""
-    log_probs = logits.log_softmax(-1)
-    frames, positions = logits.shape[:2]
-    scores = []
-    # A path is the frames at which the labels are emitted, in order.
-    for emitted_at in itertools.combinations_with_replacement(
-        range(frames), positions - 1
-    ):
-        score, u = 0.0, 0
-        for t in range(frames):
-            while u < len(labels) and emitted_at[u] == t:
-                score = score + log_probs[t, u, labels[u]]
-                u += 1
-            score = score + log_probs[t, u, BLANK]
-        scores.append(score)
-    return -torch.stack(scores).logsumexp(0)
+pytestmark = pytest.mark.filterwarnings(
+    # Of Triton's interpreter.
+    "ignore:divide by zero",
+    "ignore:invalid value",
+)
 
 
 def lattice(frames=(4, 3, 1), labels=(3, 1, 2), vocabulary=5, seed=0):
@@ -49,13 +41,18 @@ def oracle(logits, targets, frames, labels):
     logits = logits.double().requires_grad_()
     costs = torch.stack(
         [
-            path_sum(logits[b, :t, : u + 1], targets[b, :u].tolist())
+            path_sum(
+                logits[b, :t, : u + 1].log_softmax(-1),
+                targets[b, :u].tolist(),
+                BLANK,
+            )
             for b, (t, u) in enumerate(zip(frames, labels, strict=True))
         ]
     )
     return costs, logits
 
 
+@BACKENDS
 @pytest.mark.parametrize("reduction", ["none", "mean", "batchmean", "sum"])
 @pytest.mark.parametrize(
     ("frames", "labels"),
@@ -67,19 +64,24 @@ def oracle(logits, targets, frames, labels):
     ],
 )
 def test_value_and_gradient_are_those_of_the_path_sum(
-    frames, labels, reduction
+    frames, labels, reduction, backend, device
 ):
-    logits, targets, input_lens, target_lens = lattice(frames, labels)
+    logits, targets, *lens = lattice(frames, labels)
     costs, exact = oracle(logits, targets, frames, labels)
     logits.requires_grad_()
     loss = transducer_loss(
-        logits, targets, input_lens, target_lens, BLANK, reduction
+        *(t.to(device) for t in (logits, targets, *lens)),
+        BLANK,
+        reduction,
+        backend=backend,
     )
     expected = {"none": costs, "sum": costs.sum()}.get(reduction, costs.mean())
-    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        loss.cpu().double(), expected, rtol=1e-5, atol=1e-5
+    )
 
     weights = torch.arange(1.0, len(frames) + 1) if reduction == "none" else 1.0
-    (loss * weights).sum().backward()
+    (loss.cpu() * weights).sum().backward()
     (expected * weights).sum().backward()
     torch.testing.assert_close(
         logits.grad.double(), exact.grad, rtol=1e-4, atol=1e-6
@@ -103,6 +105,34 @@ def test_gradient_is_the_derivative_of_the_printed_value():
             logits - step * direction
         )
     torch.testing.assert_close(rise / (2 * step), slope, rtol=1e-2, atol=1e-3)
+
+
+@BACKENDS
+@pytest.mark.parametrize("reduction", ["none", "mean", "batchmean", "sum"])
+def test_scale_of_speechbrain(reduction, backend, device):
+    """Values of -log p / T; the gradient of -log p, or of its sum."""
+    frames, labels = (4, 3, 1), (3, 1, 2)
+    logits, targets, *lens = lattice(frames, labels)
+    costs, exact = oracle(logits, targets, frames, labels)
+    logits.requires_grad_()
+    loss = transducer_loss(
+        *(t.to(device) for t in (logits, targets, *lens)),
+        BLANK,
+        reduction,
+        backend=backend,
+        scale="speechbrain",
+    )
+    reported = costs / torch.tensor(frames)
+    expected = {"none": reported, "sum": reported.sum()}
+    expected = expected.get(reduction, reported.mean())
+    torch.testing.assert_close(
+        loss.cpu().double(), expected, rtol=1e-5, atol=1e-5
+    )
+    loss.sum().backward()
+    costs.sum().backward()
+    torch.testing.assert_close(
+        logits.grad.double(), exact.grad, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_padding_has_no_influence_and_no_gradient():
@@ -130,7 +160,8 @@ def test_lengths_round_as_in_speechbrain_but_never_to_nothing():
         logits, targets, relative, torch.ones(3), BLANK, "none"
     )
     for row, length in enumerate((1, 4, frames)):
-        alone = path_sum(logits[row, :length].double(), targets[row].tolist())
+        log_probs = logits[row, :length].double().log_softmax(-1)
+        alone = path_sum(log_probs, targets[row].tolist(), BLANK)
         torch.testing.assert_close(loss[row].double(), alone)
 
 
@@ -148,14 +179,20 @@ def test_batch_shorter_than_its_padding():
     torch.testing.assert_close(loss.double(), costs.detach())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_logits_are_summed_in_float32(dtype):
-    logits, targets, input_lens, target_lens = lattice()
+@BACKENDS
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float64]
+)
+def test_logits_of_any_dtype_are_summed_in_float32(dtype, backend, device):
+    if dtype is torch.float64 and backend == "triton":
+        pytest.skip("the kernels take no float64")
+    logits, targets, *lens = (t.to(device) for t in lattice())
     low = logits.to(dtype).requires_grad_()
-    args = (targets, input_lens, target_lens, BLANK)
-    loss = transducer_loss(low, *args)
+    args = (targets, *lens, BLANK)
+    loss = transducer_loss(low, *args, backend=backend)
     assert loss.dtype == torch.float32
-    assert torch.equal(loss, transducer_loss(low.detach().float(), *args))
+    single = transducer_loss(low.detach().float(), *args, backend=backend)
+    torch.testing.assert_close(loss, single)
     loss.backward()
     assert low.grad.dtype == dtype
 
@@ -190,6 +227,9 @@ def test_strided_inputs():
     ("change", "message"),
     [
         ({"reduction": "average"}, "reduction='average' is not one of"),
+        ({"backend": "cuda"}, "backend='cuda' is not one of 'auto', 'triton'"),
+        ({"backend": None}, "backend=None is not one of"),
+        ({"scale": "frames"}, "scale='frames' is not one of 'torchaudio'"),
         ({"logits": torch.zeros(3, 4, 5)}, "logits must be"),
         ({"logits": torch.zeros(3, 0, 4, 5)}, "at least one utterance"),
         ({"targets": torch.ones(3, 2, dtype=torch.int64)}, "targets must be"),
@@ -211,3 +251,94 @@ def test_bad_input_gets_a_sentence(change, message):
 def test_the_old_argument_explains_itself():
     with pytest.raises(TypeError, match="Remove the argument from the YAML"):
         transducer_loss(*lattice(), BLANK, use_torchaudio=True)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "expected"),
+    [(None, "torchaudio"), ("torchaudio is not there", "torch")],
+)
+def test_auto_takes_what_can_run(obstacle, expected, monkeypatch):
+    monkeypatch.setattr(losses, "torchaudio_obstacle", lambda: obstacle)
+    taken, messages = [], []
+    monkeypatch.setattr(losses, "log_once", messages.append)
+    for name, function in losses._COSTS.items():
+
+        def noted(*args, name=name, function=function):
+            taken.append(name)
+            return function(*args)
+
+        monkeypatch.setitem(losses._COSTS, name, noted)
+    transducer_loss(*lattice(), BLANK)
+    assert taken == [expected]
+    (message,) = messages
+    assert message.startswith(f"transducer_loss: {expected}, because ")
+    assert obstacle is None or message.endswith(f", and {obstacle}.")
+
+
+@pytest.mark.gpu
+def test_auto_takes_triton_on_a_gpu(device, launches):
+    arguments = (t.to(device) for t in lattice())
+    transducer_loss(*arguments, BLANK)
+    assert launches == {"log_probs_kernel": 1, "paths_kernel": 1}
+
+
+def test_missing_parts_of_torchaudio_are_named(monkeypatch):
+    losses.torchaudio_obstacle.cache_clear()
+    monkeypatch.setitem(sys.modules, "torchaudio", None)
+    try:
+        with pytest.raises(RuntimeError, match="torchaudio does not import"):
+            transducer_loss(*lattice(), BLANK, backend="torchaudio")
+    finally:
+        losses.torchaudio_obstacle.cache_clear()
+
+
+def test_numba_says_why_it_cannot_run(monkeypatch):
+    with pytest.raises(RuntimeError, match="'numba' cannot run .* cpu device"):
+        transducer_loss(*lattice(), BLANK, backend="numba")
+    cuda = torch.device("cuda")
+    assert losses._numba_obstacle(cuda, 1023) is None
+    obstacle = losses._numba_obstacle(cuda, 1024)
+    assert obstacle == "it takes at most 1023 labels, not 1024"
+    monkeypatch.setattr(losses, "_numba_obstacle", lambda *_: None)
+    monkeypatch.setitem(sys.modules, NUMBA, None)
+    with pytest.raises(RuntimeError, match="SpeechBrain's loss does not impo"):
+        transducer_loss(*lattice(), BLANK, backend="numba")
+
+
+class NumbaLike(torch.autograd.Function):
+    """Costs by frames and their own gradient, as SpeechBrain's class gives."""
+
+    @staticmethod
+    def forward(ctx, log_probs, targets, frames, labels, blank, reduction):
+        assert reduction == "none" and log_probs.dtype is torch.float32
+        sizes = zip(frames.tolist(), labels.tolist(), strict=True)
+        with torch.enable_grad():
+            x = log_probs.detach().requires_grad_()
+            costs = [
+                path_sum(x[b, :t, : u + 1], targets[b, :u].tolist(), blank)
+                for b, (t, u) in enumerate(sizes)
+            ]
+            (ctx.grads,) = torch.autograd.grad(sum(costs), x)
+        return torch.stack(costs).detach() / frames
+
+    @staticmethod
+    def backward(ctx, gradient):
+        grads = ctx.grads.mul_(gradient.view(-1, 1, 1, 1))
+        return grads, None, None, None, None, None
+
+
+@pytest.mark.parametrize("scale", ["torchaudio", "speechbrain"])
+def test_numba_gives_the_loss_of_the_others(scale, monkeypatch):
+    module = types.ModuleType(NUMBA)
+    module.Transducer = NumbaLike
+    monkeypatch.setitem(sys.modules, NUMBA, module)
+    monkeypatch.setattr(losses, "_numba_obstacle", lambda *_: None)
+    logits, *rest = lattice()
+    results = []
+    for backend in ("numba", "torch"):
+        x = logits.detach().requires_grad_()
+        loss = transducer_loss(x, *rest, BLANK, backend=backend, scale=scale)
+        loss.backward()
+        results.append((loss.detach(), x.grad))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected)
