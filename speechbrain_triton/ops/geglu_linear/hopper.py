@@ -108,7 +108,6 @@ def multiply_tiles(
     STEPS: gl.constexpr,
     STAGES: gl.constexpr,
     GROUP_M: gl.constexpr,
-    KEEP: gl.constexpr,
 ):
     """Tiles of z, handed on in shared memory."""
     AHEAD: gl.constexpr = STAGES - 1
@@ -183,8 +182,6 @@ def multiply_tiles(
         mbarrier.wait(z_empty, (turn & 1) ^ 1)
         z_smem.index(0).store(first)
         z_smem.index(1).store(second)
-        if KEEP:
-            fence_async_shared()
         mbarrier.arrive(z_full)
         turn += 1
         tile, m, f = next_tile, next_m, next_f
@@ -192,7 +189,7 @@ def multiply_tiles(
 
 @gluon.jit
 def gate_tiles(
-    z_desc,
+    z_ptr,
     h_ptr,
     z_smem,
     z_full,
@@ -207,7 +204,6 @@ def gate_tiles(
     F: gl.constexpr,
     ROWS: gl.constexpr,
     GROUP_M: gl.constexpr,
-    KEEP: gl.constexpr,
     TANH: gl.constexpr,
     DROPOUT: gl.constexpr,
 ):
@@ -226,13 +222,6 @@ def gate_tiles(
     for tile in range(gl.program_id(0), tiles_m * tiles_f, gl.num_programs(0)):
         m, f = place_of(tile, tiles_m, tiles_f, GROUP_M)
         mbarrier.wait(z_full, turn & 1)
-        if KEEP:
-            tma.async_copy_shared_to_global(
-                z_desc, [m * BLOCK_M, f * BLOCK_F], z_smem.index(0)
-            )
-            tma.async_copy_shared_to_global(
-                z_desc, [m * BLOCK_M, F + f * BLOCK_F], z_smem.index(1)
-            )
         for start in gl.static_range(0, BLOCK_M, ROWS):
             first = z_smem.index(0).slice(start, ROWS).load(layout)
             second = z_smem.index(1).slice(start, ROWS).load(layout)
@@ -252,8 +241,10 @@ def gate_tiles(
             rows = (m * BLOCK_M + start + row)[:, None]
             offs = rows.to(gl.int64) * F + (f * BLOCK_F + columns)
             gl.store(h_ptr + offs, h, mask=rows < M)
-        if KEEP:
-            tma.store_wait(0)
+            if z_ptr is not None:
+                wide = offs + rows.to(gl.int64) * F
+                gl.store(z_ptr + wide, first, mask=rows < M)
+                gl.store(z_ptr + F + wide, second, mask=rows < M)
         mbarrier.arrive(z_empty)
         turn += 1
 
@@ -264,7 +255,7 @@ def gate_tiles(
 def geglu_linear_hopper_kernel(
     x_desc,
     weight_desc,
-    z_desc,
+    z_ptr,
     h_ptr,
     bias_ptr,
     M,
@@ -277,7 +268,6 @@ def geglu_linear_hopper_kernel(
     STAGES: gl.constexpr,
     ROWS: gl.constexpr,
     GROUP_M: gl.constexpr,
-    KEEP: gl.constexpr,
     TANH: gl.constexpr,
     DROPOUT: gl.constexpr,
     GATE_REGISTERS: gl.constexpr,
@@ -298,9 +288,10 @@ def geglu_linear_hopper_kernel(
     weight_smem = gl.allocate_shared_memory(
         dtype, [STAGES, 2 * BLOCK_F, BLOCK_K], weight_desc.layout
     )
-    z_smem = gl.allocate_shared_memory(
-        dtype, [2, BLOCK_M, BLOCK_F], z_desc.layout
+    z_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
+        [BLOCK_M, BLOCK_F], dtype
     )
+    z_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_M, BLOCK_F], z_layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     z_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
     z_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
@@ -331,13 +322,12 @@ def geglu_linear_hopper_kernel(
                     STEPS,
                     STAGES,
                     GROUP_M,
-                    KEEP,
                 ),
             ),
             (
                 gate_tiles,
                 (
-                    z_desc,
+                    z_ptr,
                     h_ptr,
                     z_smem,
                     z_full,
@@ -352,7 +342,6 @@ def geglu_linear_hopper_kernel(
                     F,
                     ROWS,
                     GROUP_M,
-                    KEEP,
                     TANH,
                     DROPOUT,
                 ),

@@ -95,8 +95,7 @@ def launch_fused(
         (
             Tiles(x, TILE_M, STEP_K),
             Tiles(weight, block, STEP_K),
-            # Without z its tiles are made in shared memory only.
-            Tiles(h if z is None else z, TILE_M, block),
+            z,
             h,
             None if bias is None else bias.contiguous(),
         ),
@@ -107,7 +106,6 @@ def launch_fused(
             STAGES,
             ROWS,
             GROUP_M,
-            keep,
             *gating[4:],
             GATE_REGISTERS,
         ),
