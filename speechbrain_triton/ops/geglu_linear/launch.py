@@ -123,7 +123,7 @@ def is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
         return False
     tiles = cdiv(M, TILE_M) * (F // tile_f(F))
     rounds = cdiv(tiles, multiprocessors)
-    return rounds > 3 or tiles >= 0.85 * rounds * multiprocessors
+    return rounds > 3 or tiles > 0.85 * rounds * multiprocessors
 
 
 def tile_f(F: int) -> int:
