@@ -1,13 +1,46 @@
 """Which shapes are timed, the most important first."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
+# So many utterances of a front end or a loss are checked, and so many elements
+# of a linear layer's output, where float64 of all would not fit beside.
+CHECKED_UTTERANCES = 2
+CHECKED_ELEMENTS = 2**27
+
+
+class Measured:
+    """What the cases of all ops have, beside the shape's own sizes."""
+
+    op: str
+    dtype: str
+
+    @property
+    def kind(self) -> str:
+        """By what the case is measured."""
+        return self.op
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+    @property
+    def checked(self) -> Self:
+        """The case at the size at which it is compared with float64."""
+        return self
+
+    @property
+    def rounding(self) -> float:
+        """Relative error that float32 may cost where PyTorch's is less."""
+        return 0.0
+
 
 @dataclass(frozen=True)
-class Case:
+class Case(Measured):
     """What a group of rows is about: an op at a shape, in a dtype.
 
     Arguments
@@ -53,8 +86,10 @@ class Case:
         return f"{name}_chunk{self.chunk}" if self.chunk else name
 
     @property
-    def torch_dtype(self) -> torch.dtype:
-        return getattr(torch, self.dtype)
+    def checked(self) -> Self:
+        if self.op == "frontend":
+            return replace(self, B=min(self.B, CHECKED_UTTERANCES))
+        return self
 
     @property
     def elements(self) -> int:
@@ -62,12 +97,131 @@ class Case:
         return self.B * self.T * self.C
 
 
+@dataclass(frozen=True)
+class LinearCase(Measured):
+    """A linear layer of two halves and the gate behind it.
+
+    Arguments
+    ---------
+    op : str
+        ``"geglu_linear"`` or ``"geglu_ladder"``.
+    M, K, N : int
+        Rows, channels, and channels of each half.
+    dtype : str
+        Of all tensors.
+    step : str
+        For ``"geglu_ladder"``, what of the whole is computed.
+    """
+
+    op: str
+    M: int
+    K: int
+    N: int
+    dtype: str
+    step: str = ""
+
+    @property
+    def shape(self) -> str:
+        """As the tables write it, such as ``M25600_K512_N2048_matmul``."""
+        name = f"M{self.M}_K{self.K}_N{self.N}"
+        return f"{name}_{self.step}" if self.step else name
+
+    @property
+    def checked(self) -> Self:
+        return replace(self, M=min(self.M, CHECKED_ELEMENTS // (2 * self.N)))
+
+
+@dataclass(frozen=True)
+class FeedForwardCase(Measured):
+    """A feed-forward block.
+
+    Arguments
+    ---------
+    op : str
+        ``"geglu_ffn"``.
+    B, T, C, F : int
+        Batch, frames, channels, channels behind the gate.
+    dtype : str
+        Of autocast, with float32 parameters.
+    dropout : float
+        Probability of dropping an element behind the gate.
+    """
+
+    op: str
+    B: int
+    T: int
+    C: int
+    F: int
+    dtype: str
+    dropout: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The op, or ``"geglu_ffn_dropout"``."""
+        return f"{self.op}_dropout" if self.dropout else self.op
+
+    @property
+    def shape(self) -> str:
+        """As the tables write it, such as ``B64_T400_C512_F2048_dropout``."""
+        name = f"B{self.B}_T{self.T}_C{self.C}_F{self.F}"
+        return f"{name}_dropout" if self.dropout else name
+
+
+@dataclass(frozen=True)
+class TransducerCase(Measured):
+    """A transducer loss of utterances that all have the full lengths.
+
+    Arguments
+    ---------
+    op : str
+        ``"transducer_loss"``.
+    B, T, U, V : int
+        Batch, frames, labels, vocabulary.
+    dtype : str
+        Of the logits (B, T, U + 1, V).
+    """
+
+    op: str
+    B: int
+    T: int
+    U: int
+    V: int
+    dtype: str
+
+    @property
+    def shape(self) -> str:
+        """As the tables write it, such as ``B40_T375_U55_V1000``."""
+        return f"B{self.B}_T{self.T}_U{self.U}_V{self.V}"
+
+    @property
+    def checked(self) -> Self:
+        return replace(self, B=min(self.B, CHECKED_UTTERANCES))
+
+    @property
+    def rounding(self) -> float:
+        """What a float32 sum along a path of T + U steps is off by.
+
+        Each implementation rounds in another order, and the errors of a few
+        utterances' values may be far smaller in one of them by chance.
+        """
+        return 2.0**-24 * math.sqrt(self.T + self.U)
+
+    @property
+    def logits_bytes(self) -> int:
+        elements = self.B * self.T * (self.U + 1) * self.V
+        return elements * self.torch_dtype.itemsize
+
+
 DEPTHWISE = Case("depthwise_conv1d", 64, 400, 512, 31, "bfloat16")
 MODULE = replace(DEPTHWISE, op="conv_module")
 FRONTEND = Case("frontend", 64, 3200, 256, 3, "bfloat16", F=80)
 STREAM = replace(MODULE, T=16, dtype="float32", stream=True)
+GEGLU = LinearCase("geglu_linear", 25600, 512, 2048, "bfloat16")
+LADDER = replace(GEGLU, op="geglu_ladder", step="matmul")
+FEED_FORWARD = FeedForwardCase("geglu_ffn", 64, 400, 512, 2048, "bfloat16")
+TRANSDUCER = TransducerCase("transducer_loss", 40, 375, 55, 1000, "bfloat16")
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[Measured, ...] = (
     DEPTHWISE,
     *(
         replace(MODULE, dtype=dtype, chunk=chunk)
@@ -95,12 +249,40 @@ CASES: tuple[Case, ...] = (
     replace(DEPTHWISE, B=8, T=4000),
     replace(DEPTHWISE, T=20),
     replace(DEPTHWISE, B=1, T=20),
+    GEGLU,
+    replace(GEGLU, M=6400),
+    replace(GEGLU, N=1408),
+    replace(GEGLU, K=256, N=1024),
+    replace(GEGLU, M=8192, K=1024, N=4096),
+    replace(GEGLU, M=16384, K=2048, N=8192),
+    replace(GEGLU, dtype="float16"),
+    replace(GEGLU, dtype="float32"),
+    FEED_FORWARD,
+    replace(FEED_FORWARD, F=1408),
+    replace(FEED_FORWARD, B=16),
+    replace(FEED_FORWARD, dropout=0.1),
+    *(
+        replace(LADDER, step=step)
+        for step in (
+            "matmul",
+            "matmul_gelu",
+            "matmul_gelu_mul",
+            "second_half",
+            "first_half",
+            "both_halves",
+            "gelu_mul",
+        )
+    ),
+    TRANSDUCER,
+    replace(TRANSDUCER, B=16, T=400, U=60),
+    replace(TRANSDUCER, B=16, T=200, U=30, V=4096),
+    replace(TRANSDUCER, B=64, T=200, U=60, V=500),
 )
 
 
 def select(
     ops: Sequence[str], shape: str | None = None, quick: bool = False
-) -> list[Case]:
+) -> list[Measured]:
     """Choose cases, in their order.
 
     Arguments
@@ -114,7 +296,7 @@ def select(
 
     Returns
     -------
-    list of Case
+    list of Measured
 
     Raises
     ------

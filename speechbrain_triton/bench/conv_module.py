@@ -11,7 +11,7 @@ from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.limit import copy_pair
 from speechbrain_triton.bench.timing import Inputs, rotate
-from speechbrain_triton.bench.variant import Variant
+from speechbrain_triton.bench.variant import Variant, under_autocast
 from speechbrain_triton.modules import TritonConvolutionModule
 
 
@@ -36,18 +36,15 @@ def variants(case: Case, device: str) -> dict[str, Variant]:
     exact = deepcopy(stock).double()
     config = DynChunkTrainConfig(case.chunk) if case.chunk else None
 
-    def under_autocast(module):
-        # The cache of casts must not outlive a graph that is captured; each
-        # parameter is cast once a call, so that it would save nothing.
-        def forward(x, *_):
-            with torch.autocast(device, case.torch_dtype, cache_enabled=False):
-                return module(x, None, config)
-
+    def variant(module):
+        forward = under_autocast(
+            lambda x: module(x, None, config), device, case.torch_dtype
+        )
         return Variant(forward, dict(module.named_parameters()))
 
     return {
-        "stock": under_autocast(stock),
-        "triton": under_autocast(ours),
+        "stock": variant(stock),
+        "triton": variant(ours),
         "exact": Variant(
             lambda x, *_: exact(x, None, config),
             dict(exact.named_parameters()),

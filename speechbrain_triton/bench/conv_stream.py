@@ -1,48 +1,18 @@
 """The convolution module on the next chunk of a stream, in inference."""
 
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 
 from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.timing import Inputs
+from speechbrain_triton.bench.variant import ForwardVariant
 from speechbrain_triton.modules import TritonConvolutionModule
 from speechbrain_triton.modules.streaming import streaming
 
 
-@dataclass(frozen=True)
-class StreamVariant:
-    """A forward without gradients.
-
-    Arguments
-    ---------
-    forward : callable
-        Takes a chunk (B, T, C) and returns one.
-    dtype : torch.dtype
-        In which it computes.
-    """
-
-    forward: Callable[[torch.Tensor], torch.Tensor]
-    dtype: torch.dtype
-
-    def inputs(self, x: torch.Tensor) -> Inputs:
-        """Bring a chunk into this variant's dtype."""
-        return (x.to(self.dtype),)
-
-    def run_forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute a chunk."""
-        with torch.no_grad():
-            return self.forward(x)
-
-    def outcome(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Compute what the check compares."""
-        return {"y": self.run_forward(*self.inputs(x))}
-
-
-def variants(case: Case, device: str) -> dict[str, StreamVariant]:
+def variants(case: Case, device: str) -> dict[str, ForwardVariant]:
     """Build stock, ours and float64, in the middle of the same stream.
 
     Arguments
@@ -54,7 +24,7 @@ def variants(case: Case, device: str) -> dict[str, StreamVariant]:
 
     Returns
     -------
-    dict of StreamVariant
+    dict of ForwardVariant
         ``"stock"``, which puts the last frames in front of the chunk and
         computes them again, as SpeechBrain's encoder layer does;
         ``"triton"``; and ``"exact"``.
@@ -72,7 +42,7 @@ def variants(case: Case, device: str) -> dict[str, StreamVariant]:
             y = module(torch.cat((before, x), dim=1))
             return y[:, -x.shape[1] :]
 
-        return StreamVariant(forward, before.dtype)
+        return ForwardVariant(forward, before.dtype)
 
     def go_on(x):
         with streaming(stream.left_context):
@@ -80,7 +50,7 @@ def variants(case: Case, device: str) -> dict[str, StreamVariant]:
 
     return {
         "stock": recompute(stock, before),
-        "triton": StreamVariant(go_on, torch.float32),
+        "triton": ForwardVariant(go_on, torch.float32),
         "exact": recompute(deepcopy(stock).double(), before.double()),
     }
 

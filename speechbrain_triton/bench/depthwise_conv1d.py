@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.limit import copy_pair
 from speechbrain_triton.bench.timing import Inputs, rotate
-from speechbrain_triton.bench.variant import Variant
+from speechbrain_triton.bench.variant import Variant, doubles
 from speechbrain_triton.ops import depthwise_conv1d
 
 
@@ -41,14 +41,10 @@ def variants(case: Case, device: str) -> dict[str, Variant]:
         )
 
     params = {"weight": weight, "bias": bias}
-    doubles = {
-        name: parameter.detach().double().requires_grad_()
-        for name, parameter in params.items()
-    }
     return {
         "stock": Variant(stock, params, channels_first=True),
         "triton": Variant(triton, params),
-        "exact": Variant(stock, doubles, channels_first=True),
+        "exact": Variant(stock, doubles(params), channels_first=True),
     }
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.limit import copy_pair
 from speechbrain_triton.bench.timing import Inputs, rotate
-from speechbrain_triton.bench.variant import Variant
+from speechbrain_triton.bench.variant import Variant, under_autocast
 from speechbrain_triton.modules import FastConformerFrontEnd
 
 
@@ -55,11 +55,7 @@ def variants(case: Case, device: str) -> dict[str, Variant]:
         return Variant(forward, params, input_grad=False)
 
     def variant(forward, module):
-        def called(x, *_):
-            # As for the convolution module: a graph may outlive the cache.
-            with torch.autocast(device, case.torch_dtype, cache_enabled=False):
-                return forward(x)
-
+        called = under_autocast(forward, device, case.torch_dtype)
         return without_input_grad(called, module)
 
     last = planes(channels_last, torch.channels_last)

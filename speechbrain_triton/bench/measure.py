@@ -10,23 +10,40 @@ from speechbrain_triton.bench import (
     conv_stream,
     depthwise_conv1d,
     frontend,
+    geglu_ffn,
+    geglu_ladder,
+    geglu_linear,
+    transducer_loss,
 )
-from speechbrain_triton.bench.cases import Case
+from speechbrain_triton.bench.cases import Measured
 from speechbrain_triton.bench.check import CheckFailed, complaint
 from speechbrain_triton.bench.timing import (
     Timing,
     rotate,
+    time_calls,
     time_kernel,
     time_steps,
 )
-from speechbrain_triton.bench.variant import Variant
+from speechbrain_triton.bench.variant import (
+    AnyVariant,
+    ForwardVariant,
+    Variant,
+)
 
 OPS = {
     "depthwise_conv1d": depthwise_conv1d,
     "conv_module": conv_module,
     "conv_stream": conv_stream,
     "frontend": frontend,
+    "geglu_linear": geglu_linear,
+    "geglu_ffn": geglu_ffn,
+    "geglu_ffn_dropout": geglu_ffn,
+    "geglu_ladder": geglu_ladder,
+    "transducer_loss": transducer_loss,
 }
+
+# What an op's work is compared with has no result that could be checked.
+UNCHECKED = ("matmul_only", "limit")
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,8 @@ class Pass:
 # many launches, which only wall time counts. The plain names go to the time
 # that matters more.
 ON_DEVICE = ("stock", "triton", "limit")
+GEGLU = ("eager", "compile", "liger", "triton")
+LOSSES = ("torchaudio", "numba", "triton", "limit")
 
 
 def _module_passes(*formats: str) -> tuple[Pass, ...]:
@@ -82,106 +101,138 @@ PASSES: dict[str, tuple[Pass, ...]] = {
         Pass("step", time_steps, ("stock", "triton")),
         Pass("step_gpu", time_kernel, ("stock", "triton")),
     ),
+    "geglu_linear": (
+        Pass("fwd", time_kernel, (*GEGLU, "matmul_only")),
+        Pass("fwd_bwd", time_kernel, (*GEGLU, "matmul_only")),
+        Pass("fwd_wall", time_steps, GEGLU),
+        Pass("fwd_bwd_wall", time_steps, GEGLU),
+    ),
+    "geglu_ffn": _module_passes(),
+    # Compiled, stock draws a mask that nothing else draws.
+    "geglu_ffn_dropout": tuple(
+        replace(p, impls=tuple(impl for impl in p.impls if impl != "compile"))
+        for p in _module_passes()
+    ),
+    "geglu_ladder": (Pass("fwd", time_kernel, ("eager", "compile", "triton")),),
+    # Others' losses wait for the GPU and cannot be captured.
+    "transducer_loss": (
+        Pass("fwd", time_calls, LOSSES),
+        Pass("fwd_bwd", time_calls, (*LOSSES, "triton_inplace")),
+    ),
 }
 
 
-# So many utterances are checked, where float64 of all would not fit beside.
-CHECKED_BATCH = {"frontend": 2}
-
-
-def check(case: Case, impl: str = "triton", device: str = "cuda") -> None:
-    """Run an implementation once, forward and backward, and check it.
+def check(case: Measured, impl: str = "triton", device: str = "cuda") -> None:
+    """Run an implementation once, in all its passes, and check it.
 
     Arguments
     ---------
-    case : Case
+    case : Measured
         What to run.
     impl : str
-        ``"triton"``, ``"compile"`` or ``"channels_last"``.
+        Any but a limit.
     device : str
         Where.
 
     Raises
     ------
     CheckFailed
-        If a result is worse than stock's in the same dtype.
+        If a result is worse than plain PyTorch's in the same dtype.
     """
     _checked(case, impl, device)
 
 
 def measure(
-    case: Case, impl: str, device: str = "cuda"
+    case: Measured, impl: str, device: str = "cuda"
 ) -> Iterator[tuple[str, Timing]]:
     """Check an implementation of a case, then time it.
 
-    The check comes before any time is reported; stock is what it compares
-    with, and a limit has no result.
+    The check comes before any time is reported; stock, eager and a loss's
+    twin are what it compares with, and a limit has no result.
 
     Arguments
     ---------
-    case : Case
+    case : Measured
         What to time.
     impl : str
-        ``"stock"``, ``"channels_last"`` (only front ends), ``"compile"``,
-        ``"triton"`` or ``"limit"`` (a copy that moves as many bytes as the op
-        must; for a module after its matmuls).
+        ``"stock"``, ``"eager"`` (plain PyTorch where SpeechBrain has
+        nothing), ``"channels_last"`` (only front ends), ``"compile"``,
+        ``"liger"`` (only ``geglu_linear``), ``"torchaudio"`` and ``"numba"``
+        (only ``transducer_loss``), ``"triton"``, ``"triton_inplace"`` (only
+        the gradient of ``transducer_loss``), ``"matmul_only"`` (the matmuls
+        of ``geglu_linear`` by themselves) or ``"limit"`` (a copy that moves
+        as many bytes as the op must; for a module after its matmuls).
     device : str
         Where.
 
     Returns
     -------
     iterator of tuple
-        Names of passes, and their timings. ``fwd`` is without autograd,
-        ``fwd_bwd`` with the gradients of all parameters and, but for a front
-        end, of the input.
-        For ``depthwise_conv1d`` these are times of the device and
-        ``fwd_wall`` and ``fwd_bwd_wall`` wall times of calls issued back to
-        back; for modules they are such wall times, and ``fwd_gpu`` and
-        ``fwd_bwd_gpu`` times of the device. ``step`` and ``step_gpu`` are
-        the same for a chunk of a stream.
+        Names of passes, and their timings; none where the case has no such
+        implementation. ``fwd`` is without autograd, ``fwd_bwd`` with the
+        gradients of all parameters and, but for a front end, of the input.
+        For ops these are times of the device and ``fwd_wall`` and
+        ``fwd_bwd_wall`` wall times of calls issued back to back; for modules
+        they are such wall times, and ``fwd_gpu`` and ``fwd_bwd_gpu`` times of
+        the device. ``step`` and ``step_gpu`` are the same for a chunk of a
+        stream. Those of ``transducer_loss`` are times between device events.
 
     Raises
     ------
     CheckFailed
-        If a result is worse than stock's in the same dtype.
+        If a result is worse than plain PyTorch's in the same dtype.
     """
+    op = OPS[case.kind]
     passes = [p for p in PASSES[case.kind] if impl in p.impls]
     if not passes:
         return
-    if impl == "limit":
+    if impl in UNCHECKED:
         for timed in passes:
-            call, sets = OPS[case.kind].limit(case, timed.backward, device)
+            call, sets = getattr(op, impl)(case, timed.backward, device)
             yield timed.name, timed.timer(call, sets)
         return
     variant = _checked(case, impl, device)
-    sets = rotate(lambda: variant.inputs(*OPS[case.kind].draw(case, device)))
+    if variant is None:
+        return
+    sets = rotate(lambda: variant.inputs(*op.draw(case, device)))
     for timed in passes:
         call = variant.run_both if timed.backward else variant.run_forward
         yield timed.name, timed.timer(call, sets)
 
 
-def _checked(
-    case: Case, impl: str, device: str
-) -> Variant | conv_stream.StreamVariant:
+def _checked(case: Measured, impl: str, device: str) -> AnyVariant | None:
     op = OPS[case.kind]
     torch.manual_seed(0)
     variants = op.variants(case, device)
-    stock = variants["stock"]
-    if impl == "stock":
-        return stock
     if impl == "compile":
-        # Else what was compiled for the cases before counts against the
-        # limit, after which the function runs as it is.
-        torch.compiler.reset()
-        variants[impl] = replace(stock, forward=torch.compile(stock.forward))
-    batch = min(case.B, CHECKED_BATCH.get(case.op, case.B))
-    inputs = op.draw(replace(case, B=batch), device)
-    problem = complaint(
-        *(variants[name].outcome(*inputs) for name in (impl, "stock", "exact"))
-    )
+        variants[impl] = _compiled(variants)
+    variant = variants.get(impl)
+    if variant is None or impl == variant.against[0]:
+        return variant
+    inputs = op.draw(case.checked, device)
+
+    def outcome(name):
+        # Each draws the same seeds, where there is dropout.
+        torch.manual_seed(1)
+        return variants[name].outcome(*inputs)
+
+    outcomes = map(outcome, (impl, *variant.against))
+    problem = complaint(*outcomes, rounding=case.rounding)
     if problem is not None:
         raise CheckFailed(
             f"{case.op} {case.shape} {case.dtype} {impl}: {problem}; no time "
             "is reported."
         )
-    return variants[impl]
+    return variant
+
+
+def _compiled(
+    variants: dict[str, Variant | ForwardVariant],
+) -> Variant | ForwardVariant:
+    """Plain PyTorch's, compiled for the shapes that it meets."""
+    # Else what was compiled for the cases before counts against the limit,
+    # after which the function runs as it is.
+    torch.compiler.reset()
+    plain = variants["eager" if "eager" in variants else "stock"]
+    forward = torch.compile(plain.forward, dynamic=False)
+    return replace(plain, forward=forward)

@@ -25,6 +25,11 @@ REPLAY_MS = 2.0
 REPLAYS = 20
 UNTIMED_REPLAYS = 3
 
+# Written before each call that is timed by itself. It exceeds any L2 cache,
+# and takes so long that the host is ahead of the GPU when the call begins.
+FLUSHED_BYTES = 2**30
+CALLS = 20
+
 # Many groups of few calls: the median passes over those that the host's
 # other work has disturbed.
 GROUPS = 25
@@ -128,6 +133,34 @@ def time_steps(call: Callable[..., object], sets: Sequence[Inputs]) -> Timing:
     return _summary(times, peak)
 
 
+def time_calls(call: Callable[..., object], sets: Sequence[Inputs]) -> Timing:
+    """Time between device events around single calls, from a cold cache.
+
+    For calls that wait for the GPU, of which there is no graph. Where the GPU
+    then waits for the host in the midst of a call, that counts.
+
+    Arguments
+    ---------
+    call : callable
+        Takes a set of inputs.
+    sets : sequence of tuple of torch.Tensor
+        May be one, since other memory is written before each call.
+
+    Returns
+    -------
+    Timing
+    """
+    peak = _peak_mib(call, sets[0])
+    flushed = torch.empty(
+        FLUSHED_BYTES, dtype=torch.uint8, device=sets[0][0].device
+    )
+    times = [
+        _event_ms(call, inputs, flushed)
+        for inputs in islice(cycle(sets), CALLS)
+    ]
+    return _summary(times, peak)
+
+
 def steps_in_group(step_ms: float) -> int:
     """How many calls are issued between two synchronizations.
 
@@ -161,6 +194,18 @@ def _wall_ms(call: Callable[..., object], sets: Iterable[Inputs]) -> float:
         call(*inputs)
     torch.cuda.synchronize()
     return (time.perf_counter() - start) * 1e3
+
+
+def _event_ms(
+    call: Callable[..., object], inputs: Inputs, flushed: torch.Tensor
+) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flushed.zero_()
+    start.record()
+    call(*inputs)
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
 
 
 @contextmanager

@@ -22,6 +22,12 @@ def test_further_off_than_twice_stock_is_named(wrong):
     assert complaint(found, STOCK, EXACT).startswith("y has relative error")
 
 
+def test_rounding_is_allowed_on_top():
+    found = {**STOCK, "y": torch.tensor([3.0, 4.03])}
+    assert complaint(found, STOCK, EXACT, rounding=0.002) is None
+    assert complaint(found, STOCK, EXACT, rounding=0.001) is not None
+
+
 def test_every_result_is_compared():
     found = {**STOCK, "dx": torch.tensor([1.0, 1e-3])}
     assert complaint(found, STOCK, EXACT).startswith("dx has relative error")
@@ -30,5 +36,5 @@ def test_every_result_is_compared():
 def test_a_shape_that_only_broadcasts_is_named():
     found = {**STOCK, "y": torch.tensor([[3.0, 4.0]])}
     assert complaint(found, STOCK, EXACT) == (
-        "y has shape (1, 2), stock has (2,)"
+        "y has shape (1, 2), PyTorch has (2,)"
     )

@@ -1,6 +1,7 @@
 """Rows, files and messages of ``bench``, with made-up times."""
 
 import csv
+import importlib.util
 import io
 import json
 
@@ -8,15 +9,22 @@ import pytest
 import torch
 
 from speechbrain_triton import cli
-from speechbrain_triton.bench import command, measure
+from speechbrain_triton.bench import command, measure, transducer_loss
 from speechbrain_triton.bench.check import CheckFailed
 from speechbrain_triton.bench.timing import Timing
 
+OBSTACLE = command._obstacle
 MILLISECONDS = {
     "stock": 1.0,
+    "eager": 1.0,
     "channels_last": 0.75,
     "compile": 0.5,
+    "liger": 0.25,
+    "torchaudio": 2.0,
+    "numba": 1.0,
+    "matmul_only": 0.1,
     "triton": 0.125,
+    "triton_inplace": 0.1,
     "limit": 0.1,
 }
 
@@ -26,7 +34,7 @@ def bench(monkeypatch, tmp_path, capsys):
     """Run the command where each pass takes what MILLISECONDS says."""
 
     def measured(case, impl):
-        for timed in measure.PASSES[case.op]:
+        for timed in measure.PASSES[case.kind]:
             if impl in timed.impls:
                 ms = MILLISECONDS[impl]
                 yield timed.name, Timing(ms, ms / 2, ms * 2, 3.0000001)
@@ -34,6 +42,7 @@ def bench(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(measure, "measure", measured)
     monkeypatch.setattr(command, "_compile_all", lambda chosen: iter(()))
+    monkeypatch.setattr(command, "_obstacle", lambda impl: None)
     monkeypatch.setattr(
         command, "_machine", lambda commit: ("a card", "2.x", "3.x", commit)
     )
@@ -70,6 +79,27 @@ def test_rows_of_a_quick_run(bench):
         *(("frontend", name, "channels_last") for name in both),
         *(("frontend", name, "triton") for name in both),
         *(("frontend", name, "limit") for name in both[2:]),
+        *(
+            ("geglu_linear", name, impl)
+            for impl in ("eager", "compile", "liger")
+            for name in walls
+        ),
+        *(("geglu_linear", name, "matmul_only") for name in walls[:2]),
+        *(("geglu_linear", name, "triton") for name in walls),
+        *(("geglu_ffn", name, "stock") for name in both),
+        *(("geglu_ffn", name, "triton") for name in both),
+        *(("geglu_ffn", name, "limit") for name in both[2:]),
+        *(
+            ("geglu_ladder", "fwd", impl)
+            for impl in ("eager", "compile", "triton")
+        ),
+        *(
+            ("transducer_loss", name, impl)
+            for impl in ("torchaudio", "numba", "triton")
+            for name in walls[:2]
+        ),
+        ("transducer_loss", "fwd_bwd", "triton_inplace"),
+        *(("transducer_loss", name, "limit") for name in walls[:2]),
     ]
     assert rows[4] == {
         "op": "depthwise_conv1d",
@@ -95,11 +125,14 @@ def test_options_choose_rows(bench):
     }
     assert {row["impl"] for row in rows} == {"stock"}
     rows, _ = bench("--quick", "--impl", "compile", "stock")
-    assert [key for key in keys(rows) if "compile" in key] == [
-        ("conv_module", "fwd", "compile"),
-        ("conv_module", "fwd_bwd", "compile"),
-        ("frontend", "fwd", "compile"),
-        ("frontend", "fwd_bwd", "compile"),
+    assert [
+        key
+        for key in keys(rows)
+        if "compile" in key and not key[0].startswith("geglu_l")
+    ] == [
+        (op, name, "compile")
+        for op in ("conv_module", "frontend", "geglu_ffn")
+        for name in ("fwd", "fwd_bwd")
     ]
 
 
@@ -117,6 +150,96 @@ def test_table_compares_with_stock(bench):
         if "fwd_bwd_gpu" in line and "triton" in line
     )
     assert line.split()[-6:-1] == ["0.1250", "│", "8.0", "│", "3"]
+
+
+def test_table_compares_with_eager_where_there_is_no_stock(bench):
+    _, captured = bench("--quick", "--op", "geglu_linear")
+    factors = {}
+    for line in captured.out.splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if "fwd_bwd" in cells:
+            factors[cells[4]] = cells[6]
+    assert factors == {
+        "eager": "1.0",
+        "compile": "2.0",
+        "liger": "4.0",
+        "matmul_only": "10.0",
+        "triton": "8.0",
+    }
+
+
+def test_table_compares_losses_with_torchaudio(bench):
+    _, captured = bench("--quick", "--op", "transducer_loss")
+    factors = {}
+    for line in captured.out.splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if "fwd_bwd" in cells:
+            factors[cells[4]] = cells[6]
+    assert factors == {
+        "torchaudio": "1.0",
+        "numba": "2.0",
+        "triton": "16.0",
+        "triton_inplace": "20.0",
+        "limit": "20.0",
+    }
+
+
+def test_each_row_is_printed_when_it_is_measured(bench):
+    rows, captured = bench("--quick", "--op", "geglu_ladder")
+    assert captured.err.splitlines() == [
+        " ".join(list(row.values())[:9]) for row in rows
+    ]
+
+
+def test_without_liger_its_rows_are_missing_with_a_note(bench, monkeypatch):
+    right = importlib.util.find_spec
+    monkeypatch.setattr(command, "_obstacle", OBSTACLE)
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name: None if name == "liger_kernel" else right(name),
+    )
+    note = (
+        "speechbrain-triton: no rows of liger, which is not installed "
+        "(pip install liger-kernel)."
+    )
+    rows, captured = bench("--op", "geglu_linear")
+    assert {row["impl"] for row in rows} == {
+        "eager",
+        "compile",
+        "matmul_only",
+        "triton",
+    }
+    assert captured.err.splitlines().count(note) == 1
+    for arguments in (
+        ("--op", "geglu_linear", "--impl", "triton"),
+        ("--op", "conv_module"),
+    ):
+        _, captured = bench(*arguments)
+        assert note not in captured.err
+
+
+def test_without_numba_its_rows_are_missing_with_a_note(bench, monkeypatch):
+    monkeypatch.setattr(command, "_obstacle", OBSTACLE)
+    monkeypatch.setattr(
+        transducer_loss,
+        "obstacle",
+        {"numba": "numpy is too new", "torchaudio": None}.get,
+    )
+    note = "speechbrain-triton: no rows of numba, because numpy is too new."
+    rows, captured = bench("--op", "transducer_loss")
+    assert {row["impl"] for row in rows} == {
+        "torchaudio",
+        "triton",
+        "triton_inplace",
+        "limit",
+    }
+    assert captured.err.splitlines().count(note) == 1
+    for arguments in (
+        ("--op", "transducer_loss", "--impl", "triton"),
+        ("--op", "conv_module"),
+    ):
+        _, captured = bench(*arguments)
+        assert "numba" not in captured.err
 
 
 def test_a_failed_check_costs_the_rows_of_one_implementation(

@@ -8,9 +8,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from speechbrain_triton.bench import cases, depthwise_conv1d, measure
+from speechbrain_triton.bench import (
+    cases,
+    depthwise_conv1d,
+    measure,
+    transducer_loss,
+)
 from speechbrain_triton.bench.check import CheckFailed
-from speechbrain_triton.bench.timing import rotate, time_kernel, time_steps
+from speechbrain_triton.bench.timing import (
+    rotate,
+    time_calls,
+    time_kernel,
+    time_steps,
+)
 from speechbrain_triton.cli import main
 
 pytestmark = pytest.mark.gpu
@@ -20,6 +30,10 @@ alone = pytest.mark.skipif(
 
 DEPTHWISE = cases.Case("depthwise_conv1d", 2, 70, 64, 15, "bfloat16", chunk=8)
 MODULE = replace(DEPTHWISE, op="conv_module")
+GEGLU = cases.LinearCase("geglu_linear", 300, 64, 256, "bfloat16")
+FEED_FORWARD = cases.FeedForwardCase("geglu_ffn", 2, 70, 64, 256, "bfloat16")
+DROPOUT = replace(FEED_FORWARD, dropout=0.1)
+TRANSDUCER = cases.TransducerCase("transducer_loss", 3, 60, 9, 128, "bfloat16")
 
 
 def copy(source, target):
@@ -52,6 +66,8 @@ def test_device_time_of_a_copy_is_that_between_events():
     assert timing.p20_ms <= timing.median_ms <= timing.p80_ms
     gigabytes = 2 * 256 * 2**20 / 1e9
     assert 0.05 < gigabytes / timing.median_ms < 20  # TB/s
+    single = time_calls(copy, sets[:1])
+    assert single.median_ms == pytest.approx(expected, rel=0.3)
 
 
 @alone
@@ -92,12 +108,45 @@ def test_memory_is_measured_and_given_back():
     assert torch.cuda.memory_reserved() < reserved + 2**25
 
 
-@pytest.mark.parametrize("case", [DEPTHWISE, MODULE], ids=str)
-@pytest.mark.parametrize("impl", ["stock", "triton", "limit"])
+@pytest.mark.parametrize(
+    "case, impl",
+    [
+        *(
+            (case, impl)
+            for case in (DEPTHWISE, MODULE, FEED_FORWARD, DROPOUT)
+            for impl in ("stock", "triton", "limit")
+        ),
+        *(
+            (GEGLU, impl)
+            for impl in ("eager", "compile", "liger", "matmul_only", "triton")
+        ),
+        *(
+            (replace(GEGLU, op="geglu_ladder", step=step), "triton")
+            for step in ("matmul_gelu_mul", "gelu_mul")
+        ),
+        *(
+            (TRANSDUCER, impl)
+            for impl in (
+                "torchaudio",
+                "numba",
+                "triton",
+                "triton_inplace",
+                "limit",
+            )
+        ),
+    ],
+    ids=str,
+)
 def test_every_pass_has_a_time(case, impl):
+    if impl == "liger":
+        pytest.importorskip("liger_kernel")
+    if impl in ("torchaudio", "numba"):
+        reason = transducer_loss.obstacle(impl)
+        if reason is not None:
+            pytest.skip(reason)
     timings = dict(measure.measure(case, impl))
-    expected = [p.name for p in measure.PASSES[case.op] if impl in p.impls]
-    assert list(timings) == expected
+    expected = [p.name for p in measure.PASSES[case.kind] if impl in p.impls]
+    assert timings and list(timings) == expected
     for name, timing in timings.items():
         assert 0 < timing.p20_ms <= timing.median_ms <= timing.p80_ms, name
 

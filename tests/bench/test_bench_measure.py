@@ -25,32 +25,6 @@ GRADIENTS = {"depthwise_conv1d": 3, "conv_module": 11, "frontend": 10}
 CASES = (DEPTHWISE, replace(DEPTHWISE, chunk=0), MODULE, STREAM, FRONTEND)
 
 
-@pytest.fixture
-def one_set(monkeypatch):
-    """Draw the fewest sets: their bytes matter to a clock only."""
-    monkeypatch.setattr(timing, "MOST_SETS", timing.FEWEST_SETS)
-
-
-@pytest.fixture
-def calls(monkeypatch, one_set):
-    """Run each pass's call on each set; keep the results by its name."""
-    calls = {}
-
-    def timer_of(name):
-        def timer(call, sets):
-            calls[name] = [call(*inputs) for inputs in sets]
-            return timing.Timing(1.0, 1.0, 1.0, 0.0)
-
-        return timer
-
-    passes = {
-        op: tuple(replace(p, timer=timer_of(p.name)) for p in passes)
-        for op, passes in measure.PASSES.items()
-    }
-    monkeypatch.setattr(measure, "PASSES", passes)
-    return calls
-
-
 def names(case, impl, device):
     return [name for name, _ in measure.measure(case, impl, device)]
 
@@ -63,10 +37,12 @@ def test_kernels_pass_the_gate(case, device, launches):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiled_stock_is_checked_too(case, device, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda forward: forward)
+    monkeypatch.setattr(torch, "compile", lambda forward, dynamic: forward)
     measure.check(case, "compile", device)
     monkeypatch.setattr(
-        torch, "compile", lambda forward: lambda x, *p: forward(x, *p) * 1.1
+        torch,
+        "compile",
+        lambda forward, dynamic: lambda x, *p: forward(x, *p) * 1.1,
     )
     with pytest.raises(CheckFailed, match="compile: y has relative error"):
         measure.check(case, "compile", device)
@@ -138,7 +114,7 @@ def test_passes_of_each_implementation(case, impl, expected, device, calls):
 
 
 def test_compile_has_wall_times_of_modules_only(device, calls, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda forward: forward)
+    monkeypatch.setattr(torch, "compile", lambda forward, dynamic: forward)
     assert names(MODULE, "compile", device) == ["fwd", "fwd_bwd"]
 
 

@@ -106,6 +106,28 @@ def test_a_failed_capture_gives_its_memory_back(device):
     assert [graph.lives for graph in device.graphs] == [False]
 
 
+def test_single_calls_are_timed_behind_a_flush(device, monkeypatch):
+    monkeypatch.setattr(timing, "FLUSHED_BYTES", 2**10)
+    order = []
+
+    class Flushed:
+        def zero_(self):
+            order.append("flush")
+            device.now_ms += 7.0
+
+    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: Flushed())
+
+    def call(x):
+        order.append(int(x))
+        # Every tenth call something else keeps the device busy.
+        device.now_ms += 100.0 if len(order) % 20 == 0 else 3.0
+
+    measured = timing.time_calls(call, [(torch.tensor(i),) for i in range(2)])
+    assert measured == pytest.approx((3.0, 3.0, 3.0, 3.0))
+    # Two calls to see the memory, then each set in turn.
+    assert order == [0, 0] + ["flush", 0, "flush", 1] * (timing.CALLS // 2)
+
+
 @pytest.mark.parametrize("ms, steps", [(0.5, 10), (8.0, 6), (40.0, 2)])
 def test_wall_time_is_the_median_over_groups(device, monkeypatch, ms, steps):
     # Every fifth group the host is busy with something else.
