@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from speechbrain_triton.ops.casts import (
     cast,
-    like,
     matmul,
     without_autocast,
     zeros_like,
@@ -119,18 +118,18 @@ def _backward(dy, kept, tensors, options, needs):
     from speechbrain_triton.ops.geglu_linear.launch import (
         Gating,
         launch_geglu_grad,
-        sums_for,
     )
 
     z, rows, cast_weight, cast_out_weight = kept
     x, weight, bias, out_weight, out_bias = tensors
     dy = cast(dy.reshape(-1, dy.shape[-1]), z.dtype)
     dh = torch.mm(dy, cast_out_weight)
-    sums = sums_for(z, 0 if bias is None else z.shape[1])
     # The hidden layer takes the place of its gradient.
     h = dh if needs[3] else None
-    dz = launch_geglu_grad(dh, z, Gating.of(*options), sums, h)
-    dx = dweight = dbias = dout_weight = dout_bias = None
+    dz, dbias = launch_geglu_grad(
+        dh, z, Gating.of(*options), bias is not None, h
+    )
+    dx = dweight = dout_weight = dout_bias = None
     if needs[3]:
         dout_weight = matmul(dy.t(), h, out_weight.dtype)
     if needs[4]:
@@ -140,7 +139,7 @@ def _backward(dy, kept, tensors, options, needs):
     if needs[1]:
         dweight = matmul(dz.t(), rows, weight.dtype)
     if bias is not None:
-        dbias = like(bias, sums.total())
+        dbias = cast(dbias, bias.dtype)
     return dx, dweight, dbias, dout_weight, dout_bias
 
 

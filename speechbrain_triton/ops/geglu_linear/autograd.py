@@ -10,7 +10,6 @@ import torch
 
 from speechbrain_triton.ops.casts import (
     cast,
-    like,
     matmul,
     without_autocast,
     zeros_like,
@@ -88,21 +87,22 @@ def _backward(dh, z, rows, cast_weight, x, weight, bias, options, needs):
     from speechbrain_triton.ops.geglu_linear.launch import (
         Gating,
         launch_geglu_grad,
-        sums_for,
     )
 
     if dh.numel() == 0:
         return tuple(map(zeros_like, (x, weight, bias)))
-    sums = sums_for(z, 0 if bias is None else z.shape[1])
     with without_autocast(dh.device.type):
         dh = dh.reshape(-1, dh.shape[-1])
-        dz = launch_geglu_grad(dh, z, Gating.of(*options), sums)
+        dz, dbias = launch_geglu_grad(
+            dh, z, Gating.of(*options), bias is not None
+        )
         dx = dweight = None
         if needs[0]:
             dx = matmul(dz, cast_weight, x.dtype).view(x.shape)
         if needs[1]:
             dweight = matmul(dz.t(), rows, weight.dtype)
-    dbias = None if bias is None else like(bias, sums.total())
+    if bias is not None:
+        dbias = cast(dbias, bias.dtype)
     return dx, dweight, dbias
 
 

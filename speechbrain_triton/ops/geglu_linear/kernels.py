@@ -70,13 +70,11 @@ def geglu_grad_kernel(
     BLOCK_F: tl.constexpr,
     TANH: tl.constexpr,
     DROPOUT: tl.constexpr,
-    COLUMN: tl.constexpr,
     SUMS: tl.constexpr,
 ):
     """dz, h again where it is wanted, and each program's sums of dz.
 
-    These are 2 F columns of partial (P, SUMS), from COLUMN on, where SUMS is
-    not zero.
+    These are the columns of partial (P, SUMS), SUMS = 2 F, or 0 for none.
     """
     columns = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)[None, :]
     mask_f = columns < F
@@ -119,7 +117,7 @@ def geglu_grad_kernel(
             first_sum += dfirst
             second_sum += dsecond
     if SUMS:
-        out = partial_ptr + tl.program_id(0).to(tl.int64) * SUMS + COLUMN
+        out = partial_ptr + tl.program_id(0).to(tl.int64) * SUMS
         out += columns
         tl.store(out, tl.sum(first_sum, axis=0, keep_dims=True), mask=mask_f)
         tl.store(

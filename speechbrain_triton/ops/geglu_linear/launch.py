@@ -33,9 +33,22 @@ NUM_WARPS = 4
 # where they do not divide F), and the depth of a step.
 TILE_M, TILE_F, STEP_K = 128, 128, 64
 
-# Programs of backward, which sum over rows: eight a multiprocessor of an H200.
-# Constant, so that the order of a sum does not depend on the card.
-GRAD_PROGRAMS = 1056
+
+class GradConfig(NamedTuple):
+    """Of backward, whose tile is a row of MAX_BLOCK.
+
+    From a sweep on an H200 at 25600 rows of 2 x 2048; constant, so that the
+    order of a sum does not depend on the card.
+    """
+
+    programs: int
+    """That share out rows and columns."""
+    warps: int
+
+
+GRAD = GradConfig(2112, 2)
+# Where forward's result is computed again, too.
+GRAD_AGAIN = GradConfig(1056, 4)
 
 
 class Gating(NamedTuple):
@@ -160,21 +173,14 @@ def launch_geglu(z: torch.Tensor, gating: Gating) -> torch.Tensor:
     return h
 
 
-def sums_for(z: torch.Tensor, width: int) -> ColumnSums:
-    """Room for sums over the rows of z (M, 2 F), not empty."""
-    F = z.shape[1] // 2
-    programs = max(1, GRAD_PROGRAMS // cdiv(F, _block(F)))
-    return ColumnSums(z.shape[0], width, z.device, programs)
-
-
 def launch_geglu_grad(
     dh: torch.Tensor,
     z: torch.Tensor,
     gating: Gating,
-    sums: ColumnSums,
+    bias: bool,
     h: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Gradient of z; that of the bias goes to ``sums``.
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Gradients of z and of the bias.
 
     Arguments
     ---------
@@ -184,34 +190,34 @@ def launch_geglu_grad(
         (M, 2 F) from forward, not empty.
     gating : Gating
         As in forward.
-    sums : ColumnSums
-        Takes the gradient of the bias (2 F), where its width is not 0.
+    bias : bool
+        Whether there is one.
     h : torch.Tensor, optional
         (M, F), where forward's result is wanted again; it may be dh.
 
     Returns
     -------
-    torch.Tensor
+    dz : torch.Tensor
         (M, 2 F) in z's dtype.
+    dbias : torch.Tensor or None
+        (2 F,) in float32, summed in a fixed order.
     """
     dz = torch.empty_like(z)
     M, columns = z.shape
     block = _block(columns // 2)
+    blocks = cdiv(columns // 2, block)
+    grad = GRAD if h is None else GRAD_AGAIN
+    width = columns if bias else 0
+    programs = max(1, grad.programs // blocks)
+    sums = ColumnSums(M, width, z.device, programs)
     _geglu_grad(
-        (sums.programs, cdiv(columns // 2, block)),
+        (sums.programs, blocks),
         (dh.contiguous(), z, dz, h, sums.partial),
         (M, sums.rows_per_program, *gating[:4]),
-        (
-            columns // 2,
-            ROWS * MAX_BLOCK // block,
-            block,
-            *gating[4:],
-            0,
-            sums.width,
-        ),
-        NUM_WARPS,
+        (columns // 2, MAX_BLOCK // block, block, *gating[4:], width),
+        grad.warps,
     )
-    return dz
+    return dz, sums.total() if bias else None
 
 
 def _block(F: int) -> int:
