@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 _WORD = 2**32 - 1
+_LONG = 2**64 - 1
 
 
 def check_dropout(dropout: float) -> float:
@@ -53,19 +54,19 @@ def draw_seed() -> int:
     return int(torch.randint(2**63 - 1, ()))
 
 
-def seed_tensor(seed: int | None) -> torch.Tensor:
-    """A seed as an operator of ``torch.compile`` takes it, drawn if None.
+def seed_tensor(seed: int | None, dropout: float) -> torch.Tensor:
+    """A seed as an operator of ``torch.compile`` takes it.
 
-    As a number a drawn seed would be the same in each call of a compiled
-    function.
+    Drawn if it is None and needed. As a number a drawn seed would be the same
+    in each call of a compiled function.
     """
-    if seed is None:
+    if seed is None and dropout:
         return torch.randint(2**63 - 1, ())
-    return torch.tensor(_signed_64(seed))
+    return torch.tensor(_signed_64(seed or 0))
 
 
 def _signed_64(seed: int) -> int:
-    seed &= 2**64 - 1
+    seed &= _LONG
     return seed - 2**64 if seed >= 2**63 else seed
 
 
@@ -125,8 +126,17 @@ def _sixteen_bits(dropout: float) -> int:
 
 
 def seed_words(seed: int) -> tuple[int, int]:
-    """The seed as two signed 32-bit numbers, as kernels take it."""
-    return _signed(seed), _signed(seed >> 32)
+    """The seed as two signed 32-bit numbers, as kernels take it.
+
+    Mixed, so that seeds which follow each other share neither of the two
+    (the finaliser of SplitMix64: Steele et al., "Fast Splittable Pseudorandom
+    Number Generators", OOPSLA 2014).
+    """
+    word = seed + 0x9E3779B97F4A7C15 & _LONG
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _LONG
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & _LONG
+    word ^= word >> 31
+    return _signed(word), _signed(word >> 32)
 
 
 def threshold(dropout: float) -> int:

@@ -50,6 +50,9 @@ def run_geglu_ffn(
     torch.Tensor
         (..., D).
     """
+    # Outside of the function, which then keeps x as the products read it and
+    # not what it was cast from.
+    x = cast(x, dtype)
     tensors = x, weight, bias, out_weight, out_bias
     if torch.compiler.is_compiling():
         # In parts: the compiler fuses casts and the bias into the matmul.
@@ -59,8 +62,8 @@ def run_geglu_ffn(
         seed = draw_seed() if dropout else 0
     options = approximate, dropout, seed
     if not torch.is_grad_enabled():
-        return _forward(*tensors, options, dtype, False)[0]
-    return _GEGLUFeedForward.apply(*tensors, options, dtype)
+        return _forward(*tensors, options, False)[0]
+    return _GEGLUFeedForward.apply(*tensors, options)
 
 
 def _cast_both(weight, bias, dtype):
@@ -68,7 +71,7 @@ def _cast_both(weight, bias, dtype):
 
 
 def _forward(
-    x, weight, bias, out_weight, out_bias, options, dtype, keep
+    x, weight, bias, out_weight, out_bias, options, keep
 ) -> tuple[torch.Tensor, tuple[torch.Tensor | None, ...]]:
     """y (..., D), and what backward reads beside the inputs."""
     from speechbrain_triton.ops.geglu_linear.launch import (
@@ -76,9 +79,9 @@ def _forward(
         launch_geglu_linear,
     )
 
-    rows = cast(x, dtype).reshape(-1, x.shape[-1])
-    weight = cast(weight, dtype)
-    out_weight, out_bias = _cast_both(out_weight, out_bias, dtype)
+    rows = x.reshape(-1, x.shape[-1])
+    weight = cast(weight, x.dtype)
+    out_weight, out_bias = _cast_both(out_weight, out_bias, x.dtype)
     with without_autocast(x.device.type):
         h, z = launch_geglu_linear(
             rows, weight, bias, Gating.of(*options), keep
@@ -86,14 +89,14 @@ def _forward(
         y = F.linear(h, out_weight, out_bias)
     # Not by a view: the host may write into the result.
     y = y.resize_(*x.shape[:-1], y.shape[1])
-    return y, (z, rows, weight, out_weight)
+    return y, (z, weight, out_weight)
 
 
 class _GEGLUFeedForward(torch.autograd.Function):
     # For backward are kept, beside x: z, 2 F elements a row.
     @staticmethod
     def forward(ctx, *arguments):
-        *tensors, ctx.options, ctx.dtype = arguments
+        *tensors, ctx.options = arguments
         y, kept = _forward(*arguments, True)
         ctx.save_for_backward(*kept, *tensors)
         return y
@@ -104,14 +107,14 @@ class _GEGLUFeedForward(torch.autograd.Function):
         tensors = x, weight, bias, out_weight, out_bias
         needs = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
-            twin = partial(_twin, options=ctx.options, dtype=ctx.dtype)
+            twin = partial(_twin, options=ctx.options)
             grads = gradients_by_twin(twin, tensors, needs, dy)
         elif dy.numel() == 0:
             grads = tuple(map(zeros_like, tensors))
         else:
             with without_autocast(dy.device.type):
                 grads = _backward(dy, kept, tensors, ctx.options, needs)
-        return *grads, None, None
+        return *grads, None
 
 
 def _backward(dy, kept, tensors, options, needs):
@@ -120,7 +123,7 @@ def _backward(dy, kept, tensors, options, needs):
         launch_geglu_grad,
     )
 
-    z, rows, cast_weight, cast_out_weight = kept
+    z, cast_weight, cast_out_weight = kept
     x, weight, bias, out_weight, out_bias = tensors
     dy = cast(dy.reshape(-1, dy.shape[-1]), z.dtype)
     dh = torch.mm(dy, cast_out_weight)
@@ -135,22 +138,21 @@ def _backward(dy, kept, tensors, options, needs):
     if needs[4]:
         dout_bias = dy.sum(0, dtype=torch.float32).to(out_bias.dtype)
     if needs[0]:
-        dx = matmul(dz, cast_weight, x.dtype).view(x.shape)
+        dx = torch.mm(dz, cast_weight).view(x.shape)
     if needs[1]:
+        rows = x.reshape(-1, x.shape[-1])
         dweight = matmul(dz.t(), rows, weight.dtype)
     if bias is not None:
         dbias = cast(dbias, bias.dtype)
     return dx, dweight, dbias, dout_weight, dout_bias
 
 
-def _twin(x, weight, bias, out_weight, out_bias, *, options, dtype):
+def _twin(x, weight, bias, out_weight, out_bias, *, options):
     approximate, dropout, seed = options
-    weight, bias = _cast_both(weight, bias, dtype)
     return geglu_ffn_reference(
-        cast(x, dtype),
-        weight,
-        bias,
-        *_cast_both(out_weight, out_bias, dtype),
+        x,
+        *_cast_both(weight, bias, x.dtype),
+        *_cast_both(out_weight, out_bias, x.dtype),
         approximate=approximate,
         dropout=dropout,
         seed=seed,

@@ -55,34 +55,37 @@ def run_geglu_linear(
     torch.Tensor
         (..., F).
     """
+    # Outside of the function, which then keeps x as the products read it and
+    # not what it was cast from.
+    x = cast(x, dtype)
     tensors = x, weight, bias
     if torch.compiler.is_compiling():
         keep = torch.is_grad_enabled()
         return _geglu_linear(
-            *tensors, approximate, dropout, seed_tensor(seed), dtype, keep
+            *tensors, approximate, dropout, seed_tensor(seed, dropout), keep
         )[0]
     if seed is None:
         seed = draw_seed() if dropout else 0
     if not torch.is_grad_enabled():
-        return _forward(*tensors, approximate, dropout, seed, dtype, False)[0]
-    return _GEGLULinear.apply(*tensors, approximate, dropout, seed, dtype)
+        return _forward(*tensors, (approximate, dropout, seed), False)[0]
+    return _GEGLULinear.apply(*tensors, (approximate, dropout, seed))
 
 
-def _forward(x, weight, bias, approximate, dropout, seed, dtype, keep):
-    """h (..., F); z (M, 2 F) if it is to be kept; the cast x and weight."""
+def _forward(x, weight, bias, options, keep):
+    """h (..., F); z (M, 2 F) if it is to be kept; the cast weight."""
     from speechbrain_triton.ops.geglu_linear.launch import (
         Gating,
         launch_geglu_linear,
     )
 
-    rows = cast(x, dtype).reshape(-1, x.shape[-1])
-    weight = cast(weight, dtype)
-    gating = Gating.of(approximate, dropout, seed)
-    h, z = launch_geglu_linear(rows, weight, bias, gating, keep)
-    return h.view(*x.shape[:-1], h.shape[1]), z, rows, weight
+    rows = x.reshape(-1, x.shape[-1])
+    weight = cast(weight, x.dtype)
+    h, z = launch_geglu_linear(rows, weight, bias, Gating.of(*options), keep)
+    # Not by a view: the host may write into the result.
+    return h.resize_(*x.shape[:-1], h.shape[1]), z, weight
 
 
-def _backward(dh, z, rows, cast_weight, x, weight, bias, options, needs):
+def _backward(dh, z, cast_weight, x, weight, bias, options, needs):
     """Gradients of x, weight and bias; those not needed may be None."""
     from speechbrain_triton.ops.geglu_linear.launch import (
         Gating,
@@ -98,8 +101,9 @@ def _backward(dh, z, rows, cast_weight, x, weight, bias, options, needs):
         )
         dx = dweight = None
         if needs[0]:
-            dx = matmul(dz, cast_weight, x.dtype).view(x.shape)
+            dx = torch.mm(dz, cast_weight).view(x.shape)
         if needs[1]:
+            rows = x.reshape(-1, x.shape[-1])
             dweight = matmul(dz.t(), rows, weight.dtype)
     if bias is not None:
         dbias = cast(dbias, bias.dtype)
@@ -109,13 +113,10 @@ def _backward(dh, z, rows, cast_weight, x, weight, bias, options, needs):
 class _GEGLULinear(torch.autograd.Function):
     # For backward are kept, beside x: z, 2 F elements a row.
     @staticmethod
-    def forward(ctx, x, weight, bias, approximate, dropout, seed, dtype):
-        ctx.options = approximate, dropout, seed
-        ctx.dtype = dtype
-        h, z, rows, cast_weight = _forward(
-            x, weight, bias, approximate, dropout, seed, dtype, True
-        )
-        ctx.save_for_backward(z, rows, cast_weight, x, weight, bias)
+    def forward(ctx, x, weight, bias, options):
+        ctx.options = options
+        h, z, cast_weight = _forward(x, weight, bias, options, True)
+        ctx.save_for_backward(z, cast_weight, x, weight, bias)
         return h
 
     @staticmethod
@@ -123,19 +124,19 @@ class _GEGLULinear(torch.autograd.Function):
         *kept, x, weight, bias = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
-            twin = partial(_twin, options=ctx.options, dtype=ctx.dtype)
+            twin = partial(_twin, options=ctx.options)
             grads = gradients_by_twin(twin, (x, weight, bias), needs, dh)
         else:
             grads = _backward(dh, *kept, x, weight, bias, ctx.options, needs)
-        return *grads, None, None, None, None
+        return *grads, None
 
 
-def _twin(x, weight, bias, *, options, dtype):
+def _twin(x, weight, bias, *, options):
     approximate, dropout, seed = options
     return geglu_linear_reference(
-        cast(x, dtype),
-        cast(weight, dtype),
-        None if bias is None else cast(bias, dtype),
+        x,
+        cast(weight, x.dtype),
+        None if bias is None else cast(bias, x.dtype),
         approximate=approximate,
         dropout=dropout,
         seed=seed,
@@ -150,20 +151,18 @@ def _geglu_linear(
     approximate: str,
     dropout: float,
     seed: torch.Tensor,
-    dtype: torch.dtype,
     keep: bool,
 ) -> list[torch.Tensor]:
     """h, and z where it is kept."""
-    h, z, *_ = _forward(
-        x, weight, bias, approximate, dropout, int(seed), dtype, keep
-    )
+    options = approximate, dropout, int(seed)
+    h, z, _ = _forward(x, weight, bias, options, keep)
     return separate([h, z])
 
 
 @_geglu_linear.register_fake
-def _(x, weight, bias, approximate, dropout, seed, dtype, keep):
+def _(x, weight, bias, approximate, dropout, seed, keep):
     columns = weight.shape[0]
-    h = x.new_empty((*x.shape[:-1], columns // 2), dtype=dtype)
+    h = x.new_empty((*x.shape[:-1], columns // 2))
     n_rows = h.numel() // (columns // 2)
     z = h.new_empty((n_rows, columns) if keep else 0)
     return [h, z]
@@ -182,21 +181,12 @@ def _geglu_linear_grad(
     dropout: float,
     seed: torch.Tensor,
 ) -> list[torch.Tensor]:
-    rows = cast(x, z.dtype).reshape(-1, x.shape[-1])
     options = approximate, dropout, int(seed)
-    return separate(
-        _backward(
-            dh,
-            z,
-            rows,
-            cast(weight, z.dtype),
-            x,
-            weight,
-            bias,
-            options,
-            (True, True),
-        )
+    needs = True, True
+    grads = _backward(
+        dh, z, cast(weight, z.dtype), x, weight, bias, options, needs
     )
+    return separate(grads)
 
 
 @_geglu_linear_grad.register_fake
@@ -205,7 +195,7 @@ def _(dh, z, x, weight, bias, approximate, dropout, seed):
 
 
 def _save(ctx, inputs, output):
-    x, weight, bias, ctx.approximate, ctx.dropout, seed, _, _ = inputs
+    x, weight, bias, ctx.approximate, ctx.dropout, seed, _ = inputs
     ctx.save_for_backward(output[1], x, weight, bias, seed)
 
 
@@ -214,7 +204,7 @@ def _compiled_backward(ctx, grads):
     grads = _geglu_linear_grad(
         grads[0], z, *inputs, ctx.approximate, ctx.dropout, seed
     )
-    return *present(grads, inputs), None, None, None, None, None
+    return *present(grads, inputs), None, None, None, None
 
 
 _geglu_linear.register_autograd(_compiled_backward, setup_context=_save)
