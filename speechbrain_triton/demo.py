@@ -155,6 +155,7 @@ def _command(
         "data_folder": path.parent / "corpus",
         "output_folder": path,
         "conv_backend": backend,
+        "frontend_backend": backend,
         "training_steps": args.steps,
         "seed": args.seed,
         "log_steps": _LOG_EVERY,

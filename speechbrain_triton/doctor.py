@@ -134,13 +134,26 @@ def _try_conv() -> float:
 def _try_frontend() -> float:
     import torch
 
-    from speechbrain_triton.modules import FastConformerFrontEnd
+    from speechbrain_triton.modules import (
+        FastConformerFrontEnd,
+        TritonConvolutionFrontEnd,
+    )
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 50, 40, generator=generator).cuda()
     lengths = torch.tensor([1.0, 0.7]).cuda()
-    frontend = FastConformerFrontEnd(40, channels=64, backend="triton").cuda()
-    return _error_of(frontend, x, lengths)
+    fast = FastConformerFrontEnd(40, channels=64, backend="triton").cuda()
+    stock = TritonConvolutionFrontEnd(
+        x.shape,
+        num_blocks=2,
+        num_layers_per_block=1,
+        out_channels=[64, 32],
+        strides=[2, 2],
+        residuals=[False, False],
+        backend="triton",
+    ).cuda()
+    errors = _error_of(fast, x, lengths), _error_of(stock.eval(), x)
+    return torch.tensor(errors).max().item()  # NaN, if one of them is
 
 
 def _try_ffn() -> float:

@@ -1,9 +1,10 @@
 """The kinds of module that have kernels: finding and switching them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
+from speechbrain.lobes.models.convolution import ConvolutionFrontEnd
 from speechbrain.lobes.models.transformer.Conformer import (
     ConformerEncoderLayer,
     ConvolutionModule,
@@ -12,6 +13,12 @@ from torch import nn
 
 from speechbrain_triton.backend import ON_CPU, triton_obstacle
 from speechbrain_triton.modules.convolution import TritonConvolutionModule
+from speechbrain_triton.modules.convolution_frontend import (
+    TritonConvolutionFrontEnd,
+)
+from speechbrain_triton.modules.convolution_frontend_checks import (
+    convolution_frontend_obstacle,
+)
 from speechbrain_triton.modules.coverage import module_obstacle
 from speechbrain_triton.modules.encoder import TritonConformerEncoderLayer
 from speechbrain_triton.modules.feedforward import (
@@ -65,15 +72,58 @@ class KindReport:
 
 
 @dataclass
+class Switchable:
+    """A class of modules that have kernels.
+
+    Arguments
+    ---------
+    module_class : type
+        The class. One of this package's has the attribute ``backend``.
+    obstacle : callable
+        Says why the kernels do not cover a module, or None.
+    triton_class : type, optional
+        What a module of SpeechBrain's becomes when it is switched.
+    """
+
+    module_class: type[nn.Module]
+    obstacle: Callable[[nn.Module], str | None]
+    triton_class: type[nn.Module] | None = None
+
+    def is_exact(self, module: nn.Module) -> bool:
+        """Whether a module is of the very class, not of a subclass."""
+        return type(module) in (self.module_class, self.triton_class)
+
+    def switch(self, module: nn.Module, backend: str) -> None:
+        """Let a module, which is as it was built, follow the flag."""
+        if self.triton_class and type(module) is self.module_class:
+            if backend == "torch":
+                return
+            module.__class__ = self.triton_class
+        # None stands for SpeechBrain's class.
+        module._backend_before = module.__dict__.get("backend")
+        module.backend = backend
+
+    def restore(self, module: nn.Module) -> bool:
+        """Undo :meth:`switch`, if it was done to this module."""
+        if "_backend_before" not in module.__dict__:
+            return False
+        module.backend = module.__dict__.pop("_backend_before")
+        if module.backend is None:
+            module.__class__ = self.module_class
+            del module.backend
+        return True
+
+
+@dataclass
 class Kind:
-    """Modules that one flag switches: what is the same for all kinds.
+    """Modules that one flag switches.
 
     Arguments
     ---------
     flag : str
         The argument of ``apply_kernels``.
-    module_class : type
-        The modules' class.
+    classes : tuple of Switchable
+        Theirs.
     hint : str
         A question to a user whose model has none of them.
     torch_path : str
@@ -81,9 +131,16 @@ class Kind:
     """
 
     flag: str
-    module_class: type[nn.Module]
+    classes: tuple[Switchable, ...]
     hint: str
     torch_path: str
+
+    def of(self, module: nn.Module) -> Switchable | None:
+        """The class that a module is an instance of, if it is of the kind."""
+        for switchable in self.classes:
+            if isinstance(module, switchable.module_class):
+                return switchable
+        return None
 
     def plan(self, modules: NamedModules, backend: str) -> "Plan":
         """Find the modules, and change none.
@@ -108,12 +165,13 @@ class Kind:
         plan = Plan(KindReport(self.flag, backend))
         left_alone = plan.report.left_alone
         for name, module in modules:
-            if not isinstance(module, self.module_class):
+            switchable = self.of(module)
+            if switchable is None:
                 continue
-            if not self.is_exact(module):
+            if not switchable.is_exact(module):
                 left_alone[name] = f"its class {type(module).__name__}"
                 continue
-            obstacle = self.obstacle(module)
+            obstacle = switchable.obstacle(module)
             if obstacle is None or backend == "torch":
                 plan.covered.append((name, module))
             else:
@@ -132,9 +190,12 @@ class Kind:
             )
         if not plan.covered:
             raise ValueError(
-                f"{self.flag}='triton', but the model has no "
-                f"{self.module_class.__name__} to switch; {self.hint}"
+                f"{self.flag}='triton', but {self._nothing()}; {self.hint}"
             )
+
+    def _nothing(self) -> str:
+        names = " or ".join(s.module_class.__name__ for s in self.classes)
+        return f"the model has no {names} to switch"
 
     def apply(self, plan: "Plan") -> KindReport:
         """Let the modules of a plan follow the flag."""
@@ -144,37 +205,20 @@ class Kind:
             self.restore(module)
         for name, module in plan.covered:
             self.restore(module)
-            self.switch(module, report.requested)
+            self.of(module).switch(module, report.requested)
             report.names.append(name)
         if plan.covered:
             report.path, report.reason = expected_path(
                 report.requested, self.torch_path
             )
         else:
-            report.reason = (
-                f"the model has no {self.module_class.__name__} to switch"
-            )
+            report.reason = self._nothing()
         return report
 
-    def is_exact(self, module: nn.Module) -> bool:
-        """Whether a module is of the very class, not of a subclass."""
-        return type(module) is self.module_class
-
-    def obstacle(self, module: nn.Module) -> str | None:
-        """Why the kernels do not cover a module, or None."""
-        raise NotImplementedError
-
-    def switch(self, module: nn.Module, backend: str) -> None:
-        """Let a module, which is as it was built, follow the flag."""
-        module._backend_before = module.backend
-        module.backend = backend
-
     def restore(self, module: nn.Module) -> bool:
-        """Undo :meth:`switch`, if it was done to this module."""
-        if "_backend_before" not in module.__dict__:
-            return False
-        module.backend = module.__dict__.pop("_backend_before")
-        return True
+        """Undo what was done to a module, if it is of the kind."""
+        switchable = self.of(module)
+        return switchable is not None and switchable.restore(module)
 
 
 @dataclass
@@ -186,62 +230,28 @@ class Plan:
     uncovered: list[nn.Module] = field(default_factory=list)
 
 
-class Convolutions(Kind):
-    """SpeechBrain's convolution modules, which get another class."""
-
-    def is_exact(self, module):
-        return type(module) in (ConvolutionModule, TritonConvolutionModule)
-
-    def obstacle(self, module):
-        return module_obstacle(module)
-
-    def switch(self, module, backend):
-        if type(module) is ConvolutionModule:
-            if backend == "torch":
-                return
-            module.__class__ = TritonConvolutionModule
-        # None stands for SpeechBrain's class.
-        module._backend_before = module.__dict__.get("backend")
-        module.backend = backend
-
-    def restore(self, module):
-        if not super().restore(module):
-            return False
-        if module.backend is None:
-            module.__class__ = ConvolutionModule
-            del module.backend
-        return True
-
-
-class FrontEnds(Kind):
-    """This package's front ends, which have a backend of their own."""
-
-    def obstacle(self, module):
-        return frontend_obstacle(module)
-
-
-class FeedForwards(Kind):
-    """This package's feed-forwards, which have a backend of their own."""
-
-    def obstacle(self, module):
-        return feedforward_obstacle(module)
-
-
-CONV = Convolutions(
+CONV = Kind(
     "conv",
-    ConvolutionModule,
+    (Switchable(ConvolutionModule, module_obstacle, TritonConvolutionModule),),
     "is it the recipe's Transformer?",
     "SpeechBrain's own forward",
 )
-FRONTEND = FrontEnds(
+FRONTEND = Kind(
     "frontend",
-    FastConformerFrontEnd,
+    (
+        Switchable(FastConformerFrontEnd, frontend_obstacle),
+        Switchable(
+            ConvolutionFrontEnd,
+            convolution_frontend_obstacle,
+            TritonConvolutionFrontEnd,
+        ),
+    ),
     "is the recipe's CNN one, and part of the model?",
     "the plain PyTorch path",
 )
-FFN = FeedForwards(
+FFN = Kind(
     "ffn",
-    GEGLUFeedForward,
+    (Switchable(GEGLUFeedForward, feedforward_obstacle),),
     "were its feed-forwards chosen (ffn: geglu) before its kernels?",
     "the plain PyTorch path",
 )

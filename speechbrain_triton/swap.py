@@ -42,7 +42,7 @@ def apply_kernels(
     """Switch the kernels on in one model, in place.
 
     Modules keep their identity: the very same objects, parameters, hooks and
-    training mode; a ``ConvolutionModule`` gets another class. Calling it
+    training mode; a module of SpeechBrain's gets another class. Calling it
     again only changes the flags. A line for each kind of module says what was
     done, through logging, or on stderr while logging is not configured.
 
@@ -56,8 +56,10 @@ def apply_kernels(
         ``"triton"`` or ``"torch"`` (SpeechBrain's own forward). Subclasses
         of it are left alone.
     frontend : str
-        Backend of every ``FastConformerFrontEnd``: ``"auto"``, ``"triton"``
-        or ``"torch"`` (plain PyTorch). Subclasses of it are left alone.
+        Backend of every ``FastConformerFrontEnd`` and every
+        ``ConvolutionFrontEnd`` of SpeechBrain: ``"auto"``, ``"triton"`` or
+        ``"torch"`` (plain PyTorch; SpeechBrain's own forward). Subclasses of
+        them are left alone.
     ffn : str
         Backend of every ``GEGLUFeedForward``: ``"auto"``, ``"triton"`` or
         ``"torch"`` (plain PyTorch). Subclasses of it are left alone, and so
@@ -129,10 +131,6 @@ def restore(model: Model) -> int:
     """
     restored = 0
     for _, module in named_modules(model):
-        restored += any(
-            kind.restore(module)
-            for kind in KINDS
-            if isinstance(module, kind.module_class)
-        )
+        restored += any(kind.restore(module) for kind in KINDS)
         restore_layer(module)
     return restored

@@ -175,7 +175,8 @@ def dtype_on_triton(
     obstacle : str or None
         What keeps the module from the Triton path.
     layer : str
-        The inner layer that tells the dtype of the module's parameters.
+        The inner layer that tells the dtype of the module's parameters, with
+        dots where it is in others.
 
     Returns
     -------
@@ -193,7 +194,10 @@ def dtype_on_triton(
         # Outside of autocast PyTorch refuses two dtypes, and says which: let
         # it.
         if obstacle is None:
-            weight, _ = weight_and_bias(module._modules[layer])
+            inner = module
+            for name in layer.split("."):
+                inner = inner._modules[name]
+            weight, _ = weight_and_bias(inner)
             if weight.dtype is not dtype:
                 return None
     if not use_triton(module.backend, what, x.device, dtype, obstacle):
@@ -275,4 +279,6 @@ def fused_activation(activation: nn.Module) -> str | None:
         return "swish"
     if kind is nn.GELU and activation.approximate == "none":
         return "gelu"
+    if kind is nn.LeakyReLU and activation.negative_slope == 0.01:
+        return "leaky_relu"
     return "relu" if kind is nn.ReLU else None

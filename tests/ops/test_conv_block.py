@@ -19,6 +19,7 @@ ACTIVATIONS = {
     "swish": lambda x: x * torch.sigmoid(x),
     "gelu": lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)),
     "relu": lambda x: x.clamp(min=0),
+    "leaky_relu": lambda x: torch.where(x > 0, x, 0.01 * x),
 }
 
 

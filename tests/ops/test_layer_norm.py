@@ -38,7 +38,7 @@ def assert_kernel_is_right(tensors, launches, **options):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("C", [1, 24, 144, 512, 640, 2048])
+@pytest.mark.parametrize("C", [1, 24, 144, 512, 640, 2048, 2560])
 def test_kernel_is_right_for_every_activation_and_width(
     C, activation, device, launches
 ):

@@ -60,7 +60,8 @@ def conv_block(
     eps : float
         Of the layer norm.
     activation : str
-        ``"none"``, ``"swish"``, ``"gelu"`` (exact) or ``"relu"``.
+        ``"none"``, ``"swish"``, ``"gelu"`` (exact), ``"relu"`` or
+        ``"leaky_relu"`` (of slope 0.01).
     padding : str
         ``"same"``, ``"causal"`` or ``"valid"``.
     chunk_size : int, optional

@@ -56,7 +56,8 @@ def conv_module(
     norm_eps : float
         Of the layer norm behind the depthwise convolution.
     activation : str
-        ``"none"``, ``"swish"``, ``"gelu"`` (exact) or ``"relu"``.
+        ``"none"``, ``"swish"``, ``"gelu"`` (exact), ``"relu"`` or
+        ``"leaky_relu"`` (of slope 0.01).
     padding : str
         ``"same"`` or ``"causal"``.
     chunk_size : int, optional

@@ -130,6 +130,8 @@ def _activate(x, ACTIVATION: tl.constexpr):
         x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     elif ACTIVATION == "relu":
         x = tl.maximum(x, 0.0)
+    elif ACTIVATION == "leaky_relu":
+        x = tl.where(x > 0.0, x, 0.01 * x)
     return x
 
 
@@ -144,6 +146,8 @@ def _activation_slope(x, ACTIVATION: tl.constexpr):
         slope = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * density
     elif ACTIVATION == "relu":
         slope = tl.where(x > 0.0, 1.0, 0.0)
+    elif ACTIVATION == "leaky_relu":
+        slope = tl.where(x > 0.0, 1.0, 0.01)
     else:
         slope = tl.full(x.shape, 1.0, dtype=tl.float32)
     return slope

@@ -42,7 +42,8 @@ def layer_norm(
     eps : float
         Added to the variance.
     activation : str
-        ``"none"``, ``"swish"``, ``"gelu"`` (exact) or ``"relu"``.
+        ``"none"``, ``"swish"``, ``"gelu"`` (exact), ``"relu"`` or
+        ``"leaky_relu"`` (of slope 0.01).
     dtype : torch.dtype, optional
         Of the result; by default x's.
     backend : str

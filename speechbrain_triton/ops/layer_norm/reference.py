@@ -8,6 +8,7 @@ ACTIVATIONS = {
     "swish": F.silu,
     "gelu": F.gelu,
     "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
 }
 
 
