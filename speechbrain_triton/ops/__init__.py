@@ -12,6 +12,10 @@ from speechbrain_triton.ops.depthwise_conv2d import depthwise_conv2d
 from speechbrain_triton.ops.geglu_ffn import geglu_ffn
 from speechbrain_triton.ops.geglu_linear import geglu_linear
 from speechbrain_triton.ops.layer_norm import layer_norm
+from speechbrain_triton.ops.reflection_pad2d import reflection_pad2d
+from speechbrain_triton.ops.transducer_joint_loss import (
+    transducer_joint_loss,
+)
 from speechbrain_triton.ops.transducer_loss import transducer_loss
 
 __all__ = [
@@ -25,5 +29,7 @@ __all__ = [
     "geglu_ffn",
     "geglu_linear",
     "layer_norm",
+    "reflection_pad2d",
+    "transducer_joint_loss",
     "transducer_loss",
 ]

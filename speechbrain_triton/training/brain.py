@@ -48,10 +48,10 @@ class TransducerBrain(sb.Brain):
         Returns
         -------
         dict
-            ``logits`` (B, T, U + 1, V), ``ctc_log_probs`` (B, T, V) or None,
-            ``wav_lens`` (B,) relative to T, and, outside of training,
-            ``greedy`` and (in tests, if switched on) ``beam``: the labels of
-            each utterance.
+            ``logits`` (B, T, U + 1, V), a tensor or what the loss makes it
+            of, ``ctc_log_probs`` (B, T, V) or None, ``wav_lens`` (B,)
+            relative to T, and, outside of training, ``greedy`` and (in tests,
+            if switched on) ``beam``: the labels of each utterance.
         """
         batch = batch.to(self.device)
         training = stage == Stage.TRAIN
@@ -64,11 +64,8 @@ class TransducerBrain(sb.Brain):
         predicted = self.modules.emb(batch.tokens_bos.data)
         predicted, _ = self.modules.dec(predicted)
         predicted = self.modules.proj_dec(predicted)
-        joint = self.modules.Tjoint(
-            projected.unsqueeze(2), predicted.unsqueeze(1)
-        )
         outputs = {
-            "logits": self.modules.transducer_lin(joint),
+            "logits": self.modules.joint(projected, predicted),
             "ctc_log_probs": None,
             "wav_lens": wav_lens,
         }

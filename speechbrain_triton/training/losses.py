@@ -6,8 +6,11 @@ from collections.abc import Callable
 import torch
 
 from speechbrain_triton.backend import check_choice, log_once, triton_obstacle
+from speechbrain_triton.ops.transducer_joint_loss import transducer_joint_loss
 from speechbrain_triton.ops.transducer_loss import transducer_loss as loss_op
 from speechbrain_triton.ops.transducer_loss.op import size_obstacle
+from speechbrain_triton.training.joint import BACKENDS as JOINT_BACKENDS
+from speechbrain_triton.training.joint import JointLogits
 
 REDUCTIONS = ("mean", "batchmean", "sum", "none")
 SCALES = ("torchaudio", "speechbrain")
@@ -18,7 +21,7 @@ MAX_NUMBA_LABELS = 1023
 
 
 def transducer_loss(
-    logits: torch.Tensor,
+    logits: torch.Tensor | JointLogits,
     targets: torch.Tensor,
     input_lens: torch.Tensor,
     target_lens: torch.Tensor,
@@ -61,9 +64,13 @@ def transducer_loss(
     An utterance that no path can produce has an infinite loss. With Triton
     and PyTorch its gradient is zero; torchaudio's and numba's may be NaN.
 
+    Of a joint network with ``fused=True`` come :class:`JointLogits`, whose
+    loss, the same, is computed by
+    :func:`speechbrain_triton.ops.transducer_joint_loss`.
+
     Arguments
     ---------
-    logits : torch.Tensor
+    logits : torch.Tensor or JointLogits
         (B, T, U + 1, V), un-softmaxed, any floating dtype; the loss is
         computed in float32.
     targets : torch.Tensor
@@ -125,13 +132,35 @@ def transducer_loss(
     check_choice("reduction", reduction, REDUCTIONS)
     check_choice("backend", backend, BACKENDS)
     check_choice("scale", scale, SCALES)
+    if reduction == "batchmean":
+        reduction = "mean"
     _check_shapes(logits, targets, input_lens, target_lens, blank_index)
     frames, labels = _absolute_lengths(
         input_lens, target_lens, logits.shape[1], targets.shape[1]
     )
+    if isinstance(logits, JointLogits):
+        check_choice("backend with a fused joint", backend, JOINT_BACKENDS)
+        arguments = logits, targets, frames, labels, blank_index, backend
+        # Each cost by itself makes logits twice; see the op.
+        if scale == "torchaudio" and reduction != "none":
+            return _joint_loss(*arguments, reduction)
+        costs = _joint_loss(*arguments, "none")
+        return _reduce(costs, frames, reduction, scale)
     costs_of = _COSTS[_choose(logits) if backend == "auto" else backend]
     costs = costs_of(logits, targets, frames, labels, blank_index)
     return _reduce(costs, frames, reduction, scale)
+
+
+def _joint_loss(logits, targets, frames, labels, blank, backend, reduction):
+    loss = transducer_joint_loss(
+        *(logits.encoder, logits.predictor, logits.weight, logits.bias),
+        *(targets, frames, labels),
+        nonlinearity=logits.nonlinearity,
+        blank=blank,
+        reduction=reduction,
+        backend=backend,
+    )
+    return loss.float()
 
 
 def _reduce(
@@ -164,7 +193,7 @@ class _Reported(torch.autograd.Function):
 def _choose(logits: torch.Tensor) -> str:
     """The first backend that can run, for ``"auto"``."""
     obstacle = triton_obstacle(logits.device, logits.dtype)
-    obstacle = obstacle or size_obstacle(logits)
+    obstacle = obstacle or size_obstacle(tuple(logits.shape))
     if obstacle is None and logits.device.type == "cpu":
         obstacle = "TRITON_INTERPRET=1 runs kernels for debugging only"
     if obstacle is None:

@@ -147,10 +147,10 @@ def test_kernel_is_right_at_the_edge_of_its_lanes(size, device, launches):
 
 def test_programs_share_out_all_rows(device, launches, monkeypatch):
     monkeypatch.setattr(launch, "MIN_PROGRAMS", 2)
-    launch._row_split.cache_clear()
+    launch.row_split.cache_clear()
     arguments = batch((9, 7, 8), (4, 6, 1), 600, device=device)
     assert_kernel_is_right(arguments, launches)
-    launch._row_split.cache_clear()
+    launch.row_split.cache_clear()
 
 
 @pytest.mark.parametrize("clamp", [-1.0, 0.05])

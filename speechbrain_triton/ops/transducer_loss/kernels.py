@@ -66,21 +66,36 @@ def log_probs_kernel(
         t = row // n_cells
         u = row - t * n_cells
         x_ptr = logits_ptr + (t * U1 + u).to(tl.int64) * V
-        top, rest = _normaliser(x_ptr, mask, V, ROWS, BLOCK_V)
-
-        blank = tl.load(x_ptr + BLANK, mask=mask, other=0.0).to(tl.float32)
         target = load_target(targets_ptr, u, mask & (u + 1 < n_cells), V)
-        label = tl.load(x_ptr + target, mask=target >= 0, other=-float("inf"))
-        label = label.to(tl.float32)
-
+        normaliser, blank, label = row_log_probs(
+            x_ptr, mask, target, V, BLANK, ROWS, BLOCK_V
+        )
         cell = b * size + t * U1 + u * step_u
-        tl.store(normaliser_ptr + cell, top * LOG2_E + rest, mask=mask)
-        # For a probability near 1 both differences are small: exact, before
-        # anything is rounded.
-        blank = at_least_impossible((blank - top) * LOG2_E - rest)
+        tl.store(normaliser_ptr + cell, normaliser, mask=mask)
         tl.store(blank_ptr + cell, blank, mask=mask)
-        label = at_least_impossible((label - top) * LOG2_E - rest)
         tl.store(label_ptr + cell, label, mask=mask)
+
+
+@triton.jit
+def row_log_probs(
+    x_ptr,
+    mask,
+    target,
+    V: tl.constexpr,
+    BLANK: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    """Log-sum-exp of rows, log-probability of their blank and target."""
+    top, rest = _normaliser(x_ptr, mask, V, ROWS, BLOCK_V)
+    blank = tl.load(x_ptr + BLANK, mask=mask, other=0.0).to(tl.float32)
+    label = tl.load(x_ptr + target, mask=target >= 0, other=-float("inf"))
+    label = label.to(tl.float32)
+    # For a probability near 1 both differences are small: exact, before
+    # anything is rounded.
+    blank = at_least_impossible((blank - top) * LOG2_E - rest)
+    label = at_least_impossible((label - top) * LOG2_E - rest)
+    return top * LOG2_E + rest, blank, label
 
 
 @triton.jit
@@ -172,7 +187,6 @@ def logits_grad_kernel(
             blank_ptr, label_ptr, cell, t, u, valid, n_frames, n_cells
         )
         by_label *= label_weight
-        both = by_blank + by_label
         offs = row.to(tl.int64)[:, None] * V + offs_v
         for v in range(0, V, BLOCK_V):
             column = v + offs_v
@@ -181,15 +195,36 @@ def logits_grad_kernel(
                 mask=valid[:, None] & (column < V),
                 eviction_policy="evict_first",
             ).to(tl.float32)
-            grad = tl.exp2(x * LOG2_E - normaliser[:, None]) * both[:, None]
-            grad -= tl.where(column == BLANK, by_blank[:, None], 0.0)
-            grad -= tl.where(column == target[:, None], by_label[:, None], 0.0)
-            if CLAMP:
-                grad = tl.where(grad > clamp, clamp, grad)
-                grad = tl.where(grad < -clamp, -clamp, grad)
+            grad = cost_gradient(
+                x, column, target, normaliser, by_blank, by_label, clamp,
+                BLANK, CLAMP,
+            )  # fmt: skip
             grad = tl.where(valid[:, None], grad * dcost, 0.0)
             tl.store(
                 dlogits_ptr + offs + v,
                 grad.to(dlogits_ptr.dtype.element_ty),
                 mask=(row < last)[:, None] & (column < V),
             )
+
+
+@triton.jit
+def cost_gradient(
+    x,
+    column,
+    target,
+    normaliser,
+    by_blank,
+    by_label,
+    clamp,
+    BLANK: tl.constexpr,
+    CLAMP: tl.constexpr,
+):
+    """Gradient of -log p for rows of logits, of which x are some columns."""
+    both = by_blank + by_label
+    grad = tl.exp2(x * LOG2_E - normaliser[:, None]) * both[:, None]
+    grad -= tl.where(column == BLANK, by_blank[:, None], 0.0)
+    grad -= tl.where(column == target[:, None], by_label[:, None], 0.0)
+    if CLAMP:
+        grad = tl.where(grad > clamp, clamp, grad)
+        grad = tl.where(grad < -clamp, -clamp, grad)
+    return grad

@@ -99,7 +99,7 @@ def launch_log_probs(
         From ``new_lattice``.
     """
     B, T, U1, V = logits.shape
-    programs, rows_per_program, rows, block, warps = _row_split(B, T * U1, V)
+    programs, rows_per_program, rows, block, warps = row_split(B, T * U1, V)
     _log_probs(
         (programs, B),
         (logits, targets, frames, labels, *lattice.unbind()[:3]),
@@ -189,7 +189,7 @@ def launch_logits_grad(
         Of the logits' shape and dtype, contiguous; may be the logits.
     """
     B, T, U1, V = logits.shape
-    programs, rows_per_program, rows, block, warps = _row_split(B, T * U1, V)
+    programs, rows_per_program, rows, block, warps = row_split(B, T * U1, V)
     _logits_grad(
         (programs, B),
         (
@@ -217,7 +217,7 @@ def launch_logits_grad(
 
 
 @functools.lru_cache(PLANS)
-def _row_split(B: int, n_rows: int, V: int) -> tuple[int, int, int, int, int]:
+def row_split(B: int, n_rows: int, V: int) -> tuple[int, int, int, int, int]:
     """Programs an utterance, rows of each, and the tile of ``row_tile``."""
     rows, block, warps = row_tile(V)
     tiles = cdiv(n_rows, rows)

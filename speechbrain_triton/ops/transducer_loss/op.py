@@ -114,25 +114,19 @@ def transducer_loss(
     """
     check_choice("reduction", reduction, REDUCTIONS)
     check_logits(logits)
-    B, _, U1, V = logits.shape
-    check_integers("targets", targets, (B, U1 - 1), logits)
-    check_integers("logit_lengths", logit_lengths, (B,), logits)
-    check_integers("target_lengths", target_lengths, (B,), logits)
-    if not -V <= blank < V:
-        raise ValueError(f"blank={blank} is outside the vocabulary of {V}.")
-    if not 0 <= fastemit_lambda < math.inf:
-        raise ValueError(
-            f"fastemit_lambda={fastemit_lambda} must be at least 0 and finite."
-        )
+    shape = tuple(logits.shape)
+    check_integers(shape, logits.device, targets, logit_lengths, target_lengths)
+    check_options(shape[3], blank, fastemit_lambda)
     if inplace and logits.is_leaf and logits.requires_grad:
         raise ValueError(
             "inplace=True would overwrite logits that are a leaf, such as a "
             "parameter: they must be the result of an operation."
         )
     if logits.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_values(logits, targets, logit_lengths, target_lengths)
+        check_lengths(shape, logit_lengths, target_lengths)
+        check_labels(shape, targets, target_lengths)
     what = "transducer_loss"
-    obstacle = size_obstacle(logits)
+    obstacle = size_obstacle(shape)
     if not use_triton(backend, what, logits.device, logits.dtype, obstacle):
         return transducer_loss_reference(
             logits,
@@ -149,7 +143,7 @@ def transducer_loss(
         targets,
         logit_lengths,
         target_lengths,
-        blank % V,
+        blank % shape[3],
         float(clamp),
         float(fastemit_lambda),
         inplace,
@@ -169,12 +163,21 @@ def check_logits(logits: torch.Tensor) -> None:
 
 
 def check_integers(
-    name: str,
-    tensor: torch.Tensor,
     shape: tuple[int, ...],
-    logits: torch.Tensor,
+    device: torch.device,
+    targets: torch.Tensor,
+    logit_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
 ) -> None:
-    """Refuse targets or lengths that do not fit the logits.
+    """Refuse targets and lengths that do not fit the logits.
+
+    Arguments
+    ---------
+    shape : tuple of int
+        Of the logits, (B, T, U + 1, V).
+    device : torch.device
+        Where they are.
+    targets, logit_lengths, target_lengths : torch.Tensor
 
     Raises
     ------
@@ -183,38 +186,49 @@ def check_integers(
     TypeError
         If they are not whole numbers.
     """
-    if tensor.shape != shape:
-        raise ValueError(
-            f"{name} must be {shape} for logits of {tuple(logits.shape)}, got "
-            f"shape {tuple(tensor.shape)}."
-        )
-    if (
-        tensor.is_floating_point()
-        or tensor.is_complex()
-        or tensor.dtype is torch.bool
+    B, _, U1, _ = shape
+    for name, tensor, expected in (
+        ("targets", targets, (B, U1 - 1)),
+        ("logit_lengths", logit_lengths, (B,)),
+        ("target_lengths", target_lengths, (B,)),
     ):
-        raise TypeError(f"{name} must be whole numbers, got {tensor.dtype}.")
-    if tensor.device != logits.device:
+        if tensor.shape != expected:
+            raise ValueError(
+                f"{name} must be {expected} for logits of {shape}, got shape "
+                f"{tuple(tensor.shape)}."
+            )
+        if (
+            tensor.is_floating_point()
+            or tensor.is_complex()
+            or tensor.dtype is torch.bool
+        ):
+            raise TypeError(
+                f"{name} must be whole numbers, got {tensor.dtype}."
+            )
+        if tensor.device != device:
+            raise ValueError(
+                f"{name} is on {tensor.device} and logits on {device}: they "
+                "must be on the same device."
+            )
+
+
+def check_options(V: int, blank: int, fastemit_lambda: float) -> None:
+    """Refuse a blank outside the vocabulary, or a negative weight."""
+    if not -V <= blank < V:
+        raise ValueError(f"blank={blank} is outside the vocabulary of {V}.")
+    if not 0 <= fastemit_lambda < math.inf:
         raise ValueError(
-            f"{name} is on {tensor.device} and logits on {logits.device}: "
-            "they must be on the same device."
+            f"fastemit_lambda={fastemit_lambda} must be at least 0 and finite."
         )
 
 
-def check_values(
-    logits: torch.Tensor,
-    targets: torch.Tensor,
+def check_lengths(
+    shape: tuple[int, ...],
     logit_lengths: torch.Tensor,
     target_lengths: torch.Tensor,
 ) -> None:
-    """Refuse lengths and labels out of range; a GPU would have to wait.
-
-    Raises
-    ------
-    ValueError
-        For the first that is.
-    """
-    _, T, U1, V = logits.shape
+    """Refuse lengths out of range; a GPU would have to wait."""
+    _, T, U1, _ = shape
     for name, lengths, most in (
         ("logit_lengths", logit_lengths, T),
         ("target_lengths", target_lengths, U1 - 1),
@@ -222,9 +236,16 @@ def check_values(
         wrong = lengths[(lengths < 0) | (lengths > most)]
         if len(wrong):
             raise ValueError(
-                f"{name} must be from 0 to {most} for logits of "
-                f"{tuple(logits.shape)}, got {wrong[0].item()}."
+                f"{name} must be from 0 to {most} for logits of {shape}, got "
+                f"{wrong[0].item()}."
             )
+
+
+def check_labels(
+    shape: tuple[int, ...], targets: torch.Tensor, target_lengths: torch.Tensor
+) -> None:
+    """Refuse labels out of range; a GPU would have to wait."""
+    _, _, U1, V = shape
     used = torch.arange(U1 - 1) < target_lengths[:, None]
     wrong = targets[used & ((targets < 0) | (targets >= V))]
     if len(wrong):
@@ -234,9 +255,9 @@ def check_values(
         )
 
 
-def size_obstacle(logits: torch.Tensor) -> str | None:
-    """Say why the kernels do not take logits so large, if they do not."""
-    B, T, U1, _ = logits.shape
+def size_obstacle(shape: tuple[int, ...]) -> str | None:
+    """Say why the kernels do not take logits of a shape, if they do not."""
+    B, T, U1, _ = shape
     if B > MAX_BATCH:
         return f"the kernels take at most {MAX_BATCH} utterances, not {B}"
     # A lattice may take twice the room of its cells.
