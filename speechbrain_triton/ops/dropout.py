@@ -37,6 +37,20 @@ def check_dropout(dropout: float) -> float:
     return float(dropout)
 
 
+def check_seed(seed: int | None) -> None:
+    """Refuse what is no seed.
+
+    Raises
+    ------
+    TypeError
+        If it is neither None nor a whole number.
+    """
+    if seed is not None and (
+        not isinstance(seed, int) or isinstance(seed, bool)
+    ):
+        raise TypeError(f"seed must be a whole number or None, got {seed!r}.")
+
+
 def draw_seed() -> int:
     """Draw a seed below 2**63 from PyTorch's generator on the CPU.
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 
+import compile_recorded as recorded
 import torch
 import triton
 import triton.language as tl
@@ -31,10 +32,40 @@ from speechbrain_triton.ops.depthwise_conv2d.geometry import geometry_of
 from speechbrain_triton.ops.layer_norm import kernels as norm_kernels
 from speechbrain_triton.ops.layer_norm import launch as norm_launch
 from speechbrain_triton.ops.reduction import sum_partials_kernel
+from speechbrain_triton.ops.reflection_pad2d import kernels as pad_kernels
+from speechbrain_triton.ops.reflection_pad2d import launch as pad_launch
+from speechbrain_triton.ops.transducer_joint_loss import (
+    kernels as joint_kernels,
+)
+from speechbrain_triton.ops.transducer_joint_loss import (
+    launch as joint_launch,
+)
+from speechbrain_triton.ops.transducer_joint_loss import slices
+from speechbrain_triton.ops.transducer_loss import kernels as loss_kernels
+from speechbrain_triton.ops.transducer_loss import launch as loss_launch
+from speechbrain_triton.ops.transducer_loss.lattice import paths_kernel
 
 WIDTH = 512
 PARAMETERS = ("weight_ptr", "bias_ptr", "depthwise_ptr")
-FLOATS = ("partial_ptr", "total_ptr", "grad_ptr", "dpatch_ptr")
+FLOATS = (
+    "partial_ptr",
+    "total_ptr",
+    "grad_ptr",
+    "dpatch_ptr",
+    "normaliser_ptr",
+    "blank_ptr",
+    "label_ptr",
+    "odds_ptr",
+    "edge_ptr",
+    "cost_ptr",
+    "dcost_ptr",
+    "dencoder_ptr",
+    "dpredictor_ptr",
+    "sums_ptr",
+    "factor_ptr",
+)
+INTEGERS = ("lengths_ptr", "targets_ptr", "frames_ptr", "labels_ptr")
+NUMBERS = ("eps", "label_weight", "clamp")
 Simple = int | float | str | None
 TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 BINARY = {"cuda": "cubin", "hip": "hsaco"}
@@ -64,14 +95,17 @@ def jobs(long):
     for dtype in ("bf16", "fp16", "fp32"):
         yield from norm("swish", dtype)
         yield from glu(dtype)
-    for activation in ("none", "gelu", "relu"):
+    for activation in ("none", "gelu", "relu", "leaky_relu"):
         yield from norm(activation, "bf16")
     yield reduction_of_sums()
     for dtype in ("bf16", "fp16", "fp32"):
         yield from stem(3, dtype)
         yield from bias_relu(dtype)
+        yield from reflection(dtype)
     yield from stem(5, "bf16")
     yield from conv_2d(long)
+    yield from transducer_loss(long)
+    yield from transducer_joint(long)
     if long:
         for K in (launch.MAX_PACKED_TAPS, launch.MAX_PACKED_TAPS + 1):
             yield conv(K, False, True, 0, "bf16", "fp32")
@@ -202,6 +236,19 @@ def bias_relu(dtype):
         yield kernel, constants, relu_launch.NUM_WARPS, dtype, "fp32"
 
 
+def reflection(dtype):
+    """Behind the first layer of a front end, and before it."""
+    for C, F in ((64, 40), (1, 80)):
+        _, tile = pad_launch._split(F, C)
+        names = "C", "BLOCK_F", "BLOCK_C"
+        constants = dict(zip(names, tile, strict=True), PAD_T=1, PAD_F=1)
+        for kernel in (
+            pad_kernels.reflect_kernel,
+            pad_kernels.reflect_grad_kernel,
+        ):
+            yield kernel, constants, pad_launch.NUM_WARPS, dtype, None
+
+
 def conv_2d(long):
     """As a front end calls it, and with what takes the most registers."""
     for dtype in ("bf16", "fp16", "fp32"):
@@ -250,6 +297,59 @@ def conv_2d_pair(kernel, stride, relu, dtype):
         yield pass_, constants, config.warps, dtype, "fp32"
 
 
+def transducer_loss(long):
+    """Rows of a recipe's vocabulary, of characters, and longer than a tile."""
+    vocabularies = ((1000, "bf16"), (29, "fp16"), (5000, "fp32"))
+    for V, dtype in vocabularies if long else vocabularies[:1]:
+        rows, block, warps = loss_launch.row_tile(V)
+        tile = dict(V=V, BLANK=0, ROWS=rows, BLOCK_V=block, CLAMP=True)
+        yield loss_kernels.log_probs_kernel, tile, warps, dtype, None
+        yield loss_kernels.logits_grad_kernel, tile, warps, dtype, None
+    for U1 in (57, 128, 3000) if long else (57, 3000):
+        lanes = loss_launch.lanes_of(U1)
+        constants = dict(
+            LANES=lanes,
+            AHEAD=loss_launch.diagonals_ahead(lanes),
+            MANY=U1 > lanes,
+            BACK=True,
+        )
+        if U1 <= lanes:
+            constants["edge_ptr"] = None
+        warps = loss_launch.path_warps(lanes)
+        yield paths_kernel, constants, warps, None, "fp32"
+
+
+def transducer_joint(long):
+    """Slices of a recipe's joint, and of one with characters."""
+    sizes = ((1000, 640, "bf16", "gelu"), (29, 320, "fp16", "tanh"))
+    for V, J, dtype, nonlinearity in sizes if long else sizes[:1]:
+        joint = dict(J=J, NONLINEARITY=nonlinearity)
+        yield (
+            joint_kernels.joint_kernel,
+            joint
+            | dict(
+                FRAMES=joint_launch.JOINT_FRAMES,
+                CELLS=joint_launch.JOINT_CELLS,
+                BLOCK_J=joint_launch.MAX_JOINT_BLOCK,
+            ),
+            *(1, dtype, None),
+        )
+        joint["FRAMES"] = slices.TILE_FRAMES
+        grad = joint | dict(BLOCK_J=joint_launch.MAX_GRAD_BLOCK)
+        yield joint_kernels.joint_grad_kernel, grad, 1, dtype, None
+        sums = joint | dict(
+            BLOCK_TILES=joint_launch.BLOCK_TILES,
+            BLOCK_J=joint_launch.SUMS_BLOCK,
+        )
+        yield joint_kernels.predictor_grad_kernel, sums, 1, None, "fp32"
+        rows, block, warps = loss_launch.row_tile(V)
+        tile = dict(V=V, BLANK=0, ROWS=rows, BLOCK_V=block)
+        kernel = joint_kernels.packed_log_probs_kernel
+        yield kernel, tile, warps, dtype, None
+        kernel = joint_kernels.packed_logits_grad_kernel
+        yield kernel, tile | dict(CLAMP=True, SUMS=True), warps, dtype, None
+
+
 def compile_one(
     target, kernel, constants, num_warps, dtype, weight_dtype, registers=None
 ):
@@ -265,8 +365,10 @@ def compile_one(
         (name for name in names if name in FLOATS), "*fp32"
     )
     pointers |= dict.fromkeys(
-        (name for name in names if name == "lengths_ptr"), "*i64"
+        (name for name in names if name in INTEGERS), "*i64"
     )
+    if "segments_ptr" in names:
+        pointers["segments_ptr"] = "*i32"
     if not constants.get("HAS_BIAS", True):
         absent = ("bias_ptr", "dbias_ptr", "partial_ptr")
         if kernel is kernels.reduce_partials_kernel:
@@ -281,7 +383,7 @@ def compile_one(
     def signature(name):
         if name in constants:
             return "constexpr"
-        return "fp32" if name == "eps" else pointers.get(name, "i32")
+        return "fp32" if name in NUMBERS else pointers.get(name, "i32")
 
     aligned = [
         (i,)
@@ -298,6 +400,28 @@ def compile_one(
     if registers is not None and target.backend == "cuda":
         options["maxnreg"] = registers
     compiled = triton.compile(source, target=target, options=options)
+    row = row_of(target, kernel, compiled, constants)
+    return row | {
+        "dtype": dtype or weight_dtype,
+        "limited": registers is not None,
+    }
+
+
+def recorded_rows(target, launches):
+    for kernel, tensors, *others in launches:
+        compiled, constants = recorded.compile_launch(
+            target, kernel, tensors, *others
+        )
+        row = row_of(target, kernel, compiled, constants)
+        row |= {"dtype": recorded.NAMES[tensors[0].dtype], "limited": False}
+        if kernel.is_gluon():
+            cubin = compiled.asm["cubin"]
+            row["products"] = recorded.warpgroup_products(cubin)
+        yield row
+
+
+def row_of(target, kernel, compiled, constants):
+    """What there is to say of any kernel."""
     binary = compiled.asm[BINARY[target.backend]]
     row = {
         "kernel": kernel.fn.__name__,
@@ -305,17 +429,15 @@ def compile_one(
             name: value if isinstance(value, Simple) else str(value)
             for name, value in constants.items()
         },
-        "dtype": dtype or weight_dtype,
         "bytes": len(binary),
         "elf": binary[:4] == b"\x7fELF",
         "shared": compiled.metadata.shared,
-        "limited": registers is not None,
         "specialized": [
             parameter.name
             for parameter in kernel.params
             if not parameter.is_constexpr
             and not parameter.do_not_specialize
-            and not parameter.name.endswith("_ptr")
+            and not parameter.name.endswith(("_ptr", "_desc"))
         ],
     }
     if target.backend == "cuda":
@@ -344,6 +466,11 @@ def main():
     target = GPUTarget(backend, arch, int(warp_size))
     for job in jobs(long=arch == 90):
         print(json.dumps(compile_one(target, *job)), flush=True)
+    launches = [*recorded.plain_launches()]
+    if arch == 90:
+        launches += recorded.hopper_launches()
+    for row in recorded_rows(target, launches):
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

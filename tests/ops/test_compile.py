@@ -34,6 +34,8 @@ KERNELS = {
     "sum_partials_kernel",
     "bias_relu_kernel",
     "bias_relu_grad_kernel",
+    "reflect_kernel",
+    "reflect_grad_kernel",
     "patch_kernel",
     "stem_kernel",
     "stem_sums_kernel",
@@ -42,11 +44,28 @@ KERNELS = {
     "fold_kernel",
     "depthwise_conv2d_kernel",
     "depthwise_conv2d_grad_kernel",
+    "geglu_kernel",
+    "geglu_grad_kernel",
+    "log_probs_kernel",
+    "logits_grad_kernel",
+    "paths_kernel",
+    "joint_kernel",
+    "joint_grad_kernel",
+    "predictor_grad_kernel",
+    "packed_log_probs_kernel",
+    "packed_logits_grad_kernel",
 }
-# What every card has; and for the stem's pipelines what cards have from
-# compute capability 8.0 on.
+HOPPER = "geglu_linear_hopper_kernel"
+# What every card has; for the stem's pipelines what cards have from compute
+# capability 8.0 on; and what Hopper has.
 SHARED_LIMIT = 48 * 1024
 PIPELINE_LIMIT = 99 * 1024
+HOPPER_LIMIT = 227 * 1024
+LIMITS = {
+    "stem_kernel": PIPELINE_LIMIT,
+    "stem_sums_kernel": PIPELINE_LIMIT,
+    HOPPER: HOPPER_LIMIT,
+}
 
 
 def compile_for(target, cache):
@@ -82,8 +101,10 @@ def compiled(compilations, request):
 
 
 @pytest.mark.parametrize("compiled", TARGETS, ids="-".join, indirect=True)
-def test_every_kernel_becomes_machine_code(compiled):
-    assert {row["kernel"] for row in compiled} == KERNELS
+def test_every_kernel_becomes_machine_code(compiled, request):
+    target = request.node.callspec.params["compiled"]
+    only_here = {HOPPER} if target == TARGETS[0] else set()
+    assert {row["kernel"] for row in compiled} == KERNELS | only_here
     assert {row["dtype"] for row in compiled} == {"bf16", "fp16", "fp32"}
     variants = {
         (row["constants"]["TRANSPOSED"], row["constants"]["GRAIN"] > 0)
@@ -93,9 +114,7 @@ def test_every_kernel_becomes_machine_code(compiled):
     assert len(variants) == 4
     for row in compiled:
         assert row["elf"] and row["bytes"] > 3000, row
-        pipelined = row["kernel"] in ("stem_kernel", "stem_sums_kernel")
-        limit = PIPELINE_LIMIT if pipelined else SHARED_LIMIT
-        assert row["shared"] <= limit, row
+        assert row["shared"] <= LIMITS.get(row["kernel"], SHARED_LIMIT), row
 
 
 @pytest.mark.parametrize("compiled", [TARGETS[0]], indirect=True)
@@ -113,6 +132,19 @@ def test_lengths_are_not_specialized(compiled):
     """A new T, B or chunk size must not compile a new variant."""
     for row in compiled:
         assert not row["specialized"], row
+
+
+@pytest.mark.parametrize("compiled", [TARGETS[0]], indirect=True)
+def test_kernel_for_hopper_uses_its_matrix_instructions(compiled):
+    """In every variant: with and without z, a bias, dropout..."""
+    rows = [row for row in compiled if row["kernel"] == HOPPER]
+    assert all(row["products"] > 0 for row in rows), rows
+    for flag in ("DROPOUT", "TANH"):
+        values = {row["constants"][flag] for row in rows}
+        assert values == {True, False}, flag
+    for pointer in ("z_ptr", "bias_ptr"):
+        absent = {pointer in row["constants"] for row in rows}
+        assert absent == {True, False}, pointer
 
 
 def test_every_name_among_the_lengths_is_a_kernel_argument():

@@ -6,13 +6,15 @@ from collections import defaultdict
 import pytest
 import torch
 from depthwise_cases import doubles, outcome
+from functorch.compile import make_boxed_func
 from geglu_cases import CASES, HALVES
 from tolerance import assert_as_exact_as_stock
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from speechbrain_triton.ops.launcher import Launcher, variant_key
 
 CALLS = 60
-SEED = torch.tensor(5)
 
 
 @pytest.fixture(params=CASES)
@@ -166,26 +168,40 @@ def test_empty_batch_compiles(case, compiled, device):
     assert result["y"].shape == dy.shape and not result["dweight"].any()
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_operator_keeps_to_its_schema(bias, keep, device):
+def test_operators_keep_to_their_schema(bias, training, case, device):
     """No input is written to, no result is a view, fakes are as the real."""
-    tensors = CASES["linear"].inputs(3, 5, 9, F=10, bias=bias, device=device)
-    x, weight, bias = (tensors.get(n) for n in ("x", "weight", "bias"))
-    options = "none", 0.3, SEED
-    torch.library.opcheck(
-        torch.ops.speechbrain_triton.geglu_linear.default,
-        (x, weight, bias, *options, keep),
-        test_utils=("test_schema", "test_faketensor"),
+    called = []
+
+    class Note(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            if op.namespace == "speechbrain_triton":
+                called.append((op, args))
+            return op(*args, **(kwargs or {}))
+
+    def note(graph, inputs):
+        def run(*inputs):
+            with Note():
+                return graph(*inputs)
+
+        return make_boxed_func(run)
+
+    tensors = case.inputs(3, 5, 9, F=10, bias=bias, device=device)
+    leaves = {n: t.requires_grad_(training) for n, t in tensors.items()}
+    op = torch.compile(
+        lambda **t: case.op(**t, dropout=0.3, backend="triton"),
+        backend=aot_autograd(fw_compiler=note),
     )
-    dh, z = (
-        torch.randn(*size, device=device) for size in ((3, 5, 10), (15, 20))
-    )
-    torch.library.opcheck(
-        torch.ops.speechbrain_triton.geglu_linear_grad.default,
-        (dh, z, x, weight, bias, *options),
-        test_utils=("test_schema", "test_faketensor"),
-    )
+    with torch.set_grad_enabled(training):
+        y = op(**leaves)
+    if training:
+        y.sum().backward()
+    assert len(called) == 1 + training
+    for op, args in called:
+        torch.library.opcheck(
+            op, args, test_utils=("test_schema", "test_faketensor")
+        )
 
 
 def step(case, shape, device, dtype=torch.bfloat16):

@@ -17,7 +17,10 @@ from speechbrain_triton.ops.casts import (
 )
 from speechbrain_triton.ops.dropout import draw_seed
 from speechbrain_triton.ops.geglu_ffn.reference import geglu_ffn_reference
-from speechbrain_triton.ops.geglu_linear.autograd import run_geglu_linear
+from speechbrain_triton.ops.geglu_linear.autograd import (
+    needs_backward,
+    run_geglu_linear,
+)
 from speechbrain_triton.ops.twin import gradients_by_twin
 
 
@@ -61,7 +64,7 @@ def run_geglu_ffn(
     if seed is None:
         seed = draw_seed() if dropout else 0
     options = approximate, dropout, seed
-    if not torch.is_grad_enabled():
+    if not needs_backward(tensors):
         return _forward(*tensors, options, False)[0]
     return _GEGLUFeedForward.apply(*tensors, options)
 
@@ -93,7 +96,9 @@ def _forward(
 
 
 class _GEGLUFeedForward(torch.autograd.Function):
-    # For backward are kept, beside x: z, 2 F elements a row.
+    # For backward are kept, beside x: z, 2 F elements a row. The hidden layer
+    # that it computes again is rounded once; the fused kernel's forward rounds
+    # GELU and the product, as PyTorch does.
     @staticmethod
     def forward(ctx, *arguments):
         *tensors, ctx.options = arguments
@@ -129,20 +134,18 @@ def _backward(dy, kept, tensors, options, needs):
     dh = torch.mm(dy, cast_out_weight)
     # The hidden layer takes the place of its gradient.
     h = dh if needs[3] else None
-    dz, dbias = launch_geglu_grad(
-        dh, z, Gating.of(*options), bias is not None, h
-    )
+    dz, dbias = launch_geglu_grad(dh, z, Gating.of(*options), needs[2], h)
     dx = dweight = dout_weight = dout_bias = None
     if needs[3]:
         dout_weight = matmul(dy.t(), h, out_weight.dtype)
     if needs[4]:
         dout_bias = dy.sum(0, dtype=torch.float32).to(out_bias.dtype)
     if needs[0]:
-        dx = torch.mm(dz, cast_weight).view(x.shape)
+        dx = torch.mm(dz, cast_weight).resize_(x.shape)
     if needs[1]:
         rows = x.reshape(-1, x.shape[-1])
         dweight = matmul(dz.t(), rows, weight.dtype)
-    if bias is not None:
+    if needs[2]:
         dbias = cast(dbias, bias.dtype)
     return dx, dweight, dbias, dout_weight, dout_bias
 

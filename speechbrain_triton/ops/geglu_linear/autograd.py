@@ -4,6 +4,7 @@ Eager calls go through an autograd function; ``torch.compile`` sees an opaque
 operator, whose dispatch costs more host time than an eager call can spare.
 """
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -66,9 +67,16 @@ def run_geglu_linear(
         )[0]
     if seed is None:
         seed = draw_seed() if dropout else 0
-    if not torch.is_grad_enabled():
+    if not needs_backward(tensors):
         return _forward(*tensors, (approximate, dropout, seed), False)[0]
     return _GEGLULinear.apply(*tensors, (approximate, dropout, seed))
+
+
+def needs_backward(tensors: Iterable[torch.Tensor | None]) -> bool:
+    """Whether a call on these tensors is to be differentiated."""
+    return torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in tensors
+    )
 
 
 def _forward(x, weight, bias, options, keep):
@@ -96,16 +104,14 @@ def _backward(dh, z, cast_weight, x, weight, bias, options, needs):
         return tuple(map(zeros_like, (x, weight, bias)))
     with without_autocast(dh.device.type):
         dh = dh.reshape(-1, dh.shape[-1])
-        dz, dbias = launch_geglu_grad(
-            dh, z, Gating.of(*options), bias is not None
-        )
+        dz, dbias = launch_geglu_grad(dh, z, Gating.of(*options), needs[2])
         dx = dweight = None
         if needs[0]:
-            dx = torch.mm(dz, cast_weight).view(x.shape)
+            dx = torch.mm(dz, cast_weight).resize_(x.shape)
         if needs[1]:
             rows = x.reshape(-1, x.shape[-1])
             dweight = matmul(dz.t(), rows, weight.dtype)
-    if bias is not None:
+    if dbias is not None:
         dbias = cast(dbias, bias.dtype)
     return dx, dweight, dbias
 
@@ -182,7 +188,7 @@ def _geglu_linear_grad(
     seed: torch.Tensor,
 ) -> list[torch.Tensor]:
     options = approximate, dropout, int(seed)
-    needs = True, True
+    needs = True, True, bias is not None
     grads = _backward(
         dh, z, cast(weight, z.dtype), x, weight, bias, options, needs
     )

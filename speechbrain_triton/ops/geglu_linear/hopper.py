@@ -111,6 +111,7 @@ def multiply_tiles(
 ):
     """Tiles of z, handed on in shared memory."""
     AHEAD: gl.constexpr = STAGES - 1
+    gl.static_assert(STEPS >= AHEAD, "a tile has fewer steps than are ahead")
     BLOCK_M: gl.constexpr = z_smem.shape[1]
     BLOCK_F: gl.constexpr = z_smem.shape[2]
     # One instruction for all columns, so that it reads x but once: it is the

@@ -42,7 +42,8 @@ class Tiles(TensorDescriptor):
     def __init__(self, matrix: torch.Tensor, rows: int, columns: int):
         self.base = matrix
         self.shape = matrix.shape
-        self.strides = matrix.stride()
+        # Of a single row PyTorch's may be any number.
+        self.strides = (matrix.shape[1], 1)
         self.block_shape = [rows, columns]
         self.layout = _layout(rows, columns, matrix.dtype)
         self.padding = "zero"

@@ -1,20 +1,21 @@
-"""Compile the kernels that are written for Hopper alone, as launched.
+"""Compile the gated layers' kernels as their launchers start them.
 
 Part of ``compile_kernels.py``. Each launch is recorded on the CPU and
-compiled from its own arguments, so that nothing here repeats a config.
+compiled from its own arguments, so that no config is repeated here.
 """
 
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from unittest import mock
 
 import torch
 import triton
-from triton.compiler import CompiledKernel
+from triton.compiler import ASTSource, CompiledKernel
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from speechbrain_triton.ops.geglu_linear import launch as geglu_launch
+from speechbrain_triton.ops.geglu_linear import launch
 from speechbrain_triton.ops.launcher import Launcher
 
 NAMES = {
@@ -25,8 +26,24 @@ NAMES = {
 M, K = 400, 512
 
 
-def launches():
-    """(kernel, tensors, numbers, constants, num_warps) of each variant.
+def plain_launches() -> Iterator[tuple]:
+    """(kernel, tensors, numbers, constants, num_warps), on every target."""
+    for dtype in NAMES:
+        for F, approximate, dropout, bias in (
+            (2048, "none", 0.1, True),
+            (700, "tanh", 0.0, False),
+        ):
+            gating = launch.Gating.of(approximate, dropout, 1)
+            z, h = (torch.zeros(M, n, dtype=dtype) for n in (2 * F, F))
+            yield from recorded(launch.launch_geglu, z, gating)
+            for again in (None, h):
+                yield from recorded(
+                    launch.launch_geglu_grad, h, z, gating, bias, again
+                )
+
+
+def hopper_launches() -> Iterator[tuple]:
+    """The same, of the kernel for Hopper alone.
 
     With F of whole tiles of 128 columns, and of 64 only.
     """
@@ -42,23 +59,27 @@ def launches():
         x, weight = (torch.zeros(n, K, dtype=dtype) for n in (M, 2 * F))
         if bias is not None:
             bias = torch.zeros(2 * F, dtype=bias)
-        gating = geglu_launch.Gating.of(approximate, dropout, 1)
-        yield recorded(x, weight, bias, gating, keep)
+        gating = launch.Gating.of(approximate, dropout, 1)
+        with mock.patch.object(launch, "is_fused", return_value=True):
+            yield from recorded(
+                launch.launch_geglu_linear, x, weight, bias, gating, keep
+            )
 
 
-def recorded(*arguments):
+def recorded(function, *arguments) -> list[tuple]:
+    """What a launcher would have started, but for the sums, on their own."""
     found = []
 
     def record(self, grid, *launched):
         found.append((self.kernel, *launched))
 
-    with (
-        mock.patch.object(Launcher, "__call__", record),
-        mock.patch.object(geglu_launch, "is_fused", return_value=True),
-    ):
-        geglu_launch.launch_geglu_linear(*arguments)
-    (launch,) = found
-    return launch
+    with mock.patch.object(Launcher, "__call__", record):
+        function(*arguments)
+    return [
+        entry
+        for entry in found
+        if entry[0].fn.__name__ != "sum_partials_kernel"
+    ]
 
 
 def compile_launch(
@@ -69,13 +90,13 @@ def compile_launch(
     arguments = dict(zip(names, (*tensors, *numbers, *constants), strict=True))
     folded = set(names[len(tensors) + len(numbers) :])
     folded |= {n for n, value in arguments.items() if value is None}
-    values = {n: arguments[n] for n in folded}
+    values = {n: arguments[n] for n in names if n in folded}
     aligned = [
         (names.index(n),)
         for n, value in arguments.items()
         if isinstance(value, torch.Tensor)
     ]
-    source = GluonASTSource(
+    source = (GluonASTSource if kernel.is_gluon() else ASTSource)(
         kernel,
         {
             n: "constexpr" if n in folded else type_name(value)
@@ -88,7 +109,8 @@ def compile_launch(
     return triton.compile(source, target=target, options=options), values
 
 
-def type_name(value):
+def type_name(value) -> str:
+    """An argument's, as a kernel's signature has it."""
     if isinstance(value, torch.Tensor):
         return f"*{NAMES[value.dtype]}"
     if isinstance(value, int | float):
@@ -97,8 +119,8 @@ def type_name(value):
     return f"tensordesc<{NAMES[value.dtype]}[{block}],{value.layout!r}>"
 
 
-def warpgroup_products(cubin):
-    """Hopper's tensor core instructions in a kernel's machine code."""
+def warpgroup_products(cubin: bytes) -> int:
+    """Hopper's matrix instructions in a kernel's machine code."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
