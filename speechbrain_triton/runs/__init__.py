@@ -2,7 +2,7 @@
 
 from speechbrain_triton.runs.comparison import Comparison, compare_runs
 from speechbrain_triton.runs.files import RunError
-from speechbrain_triton.runs.reader import Evaluation, Run, Training, read_run
+from speechbrain_triton.runs.reader import Evaluation, Run, read_run
 from speechbrain_triton.runs.scores import (
     Difference,
     Score,
@@ -10,10 +10,12 @@ from speechbrain_triton.runs.scores import (
     SideScore,
 )
 from speechbrain_triton.runs.sides import Side
+from speechbrain_triton.runs.training_log import Curve, Training
 from speechbrain_triton.runs.wer import Edits, Utterance
 
 __all__ = [
     "Comparison",
+    "Curve",
     "Difference",
     "Edits",
     "Evaluation",

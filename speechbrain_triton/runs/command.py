@@ -1,11 +1,14 @@
 """The command ``speechbrain-triton compare``."""
 
 import argparse
+import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 # Aligning the characters of this many cells takes about a second.
 _LONG_WORK = 5_000_000
+_DRAWING = ("matplotlib", "jinja2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.epilog = (
         "Reads wer_*.txt and, where present, hyperparams.yaml, train_log.txt, "
-        "log.txt and env.log, and executes nothing. The keys of the JSON "
-        "document: help(speechbrain_triton.runs.document)."
+        "steps.csv, log.txt and env.log, and executes nothing. Keys of the "
+        "JSON document: help(speechbrain_triton.runs.document)."
     )
     parser.add_argument(
         "runs",
@@ -53,6 +56,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write the JSON document to FILE",
     )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write a page to look at to FILE: rates, learning curves, "
+        "speed, memory, settings, and the utterances that differ most with "
+        "their words aligned",
+    )
+    parser.add_argument(
+        "--png",
+        type=Path,
+        metavar="FILE",
+        help="also write the page's pictures as one picture to FILE",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     ValueError
-        If the runs cannot be compared.
+        If the runs cannot be compared, or what draws pictures is missing.
     OSError
-        If a run folder is not there or the output file cannot be written.
+        If a run folder is not there or an output file cannot be written.
     """
     from rich.console import Console
 
@@ -82,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     from speechbrain_triton.runs.files import write_atomically
     from speechbrain_triton.runs.report import print_comparison
 
+    _check_outputs(args)
     comparison = compare_runs(
         [read_run(path) for path in args.runs],
         args.group_by,
@@ -89,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         track=_show_progress,
     )
     document = comparison_to_json(comparison)
+    pictures = _draw(comparison, args)
     if args.json:
         sys.stdout.write(document)
     else:
@@ -96,8 +115,46 @@ def run(args: argparse.Namespace) -> int:
         console = Console(markup=False, emoji=False, highlight=False)
         print_comparison(comparison, console)
     if args.output:
-        write_atomically(args.output, document)
+        write_atomically(args.output, document.encode())
+    for path, content in pictures.items():
+        write_atomically(path, content)
     return 0
+
+
+def _check_outputs(args):
+    """Refuses what would fail only after all the work."""
+    from speechbrain_triton.runs.files import check_writable
+
+    given = {
+        f"--{name}": path
+        for name in ("output", "html", "png")
+        if (path := getattr(args, name))
+    }
+    options = {}
+    for option, path in given.items():
+        check_writable(path)
+        other = options.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise ValueError(f"{other} and {option} name one file, '{path}'.")
+    if (args.html or args.png) and not all(map(find_spec, _DRAWING)):
+        raise ValueError(
+            "--html and --png need matplotlib and jinja2: pip install "
+            "matplotlib jinja2."
+        )
+
+
+def _draw(comparison, args):
+    """The contents of the files to look at."""
+    contents = {}
+    if args.html:
+        from speechbrain_triton.runs.page import comparison_to_html
+
+        contents[args.html] = comparison_to_html(comparison).encode()
+    if args.png:
+        from speechbrain_triton.runs.drawing import comparison_to_png
+
+        contents[args.png] = comparison_to_png(comparison)
+    return contents
 
 
 def _names(text):

@@ -1,4 +1,4 @@
-"""Reading and writing the small text files of a run folder."""
+"""Reading a run folder's text files, and writing files of a comparison."""
 
 import contextlib
 import os
@@ -56,15 +56,42 @@ def read_text(path: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a text file so that a reader sees the old one or all of the new.
+def check_writable(path: Path) -> None:
+    """Makes sure that a file can be written, before long work is begun.
+
+    Arguments
+    ---------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    OSError
+        If it is a folder, or its folder does not exist or cannot be written.
+
+    Example
+    -------
+    >>> check_writable(Path("no such folder/page.html"))
+    Traceback (most recent call last):
+    FileNotFoundError: The folder of 'no such folder/page.html' does not exist.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"'{path}' is a folder, not a file to write.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The folder of '{path}' does not exist.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"The folder of '{path}' cannot be written.")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old one or all of the new.
 
     Arguments
     ---------
     path : Path
         The file to write, in a folder that exists.
-    text : str
-        Its new text.
+    content : bytes
+        All that it will hold.
 
     Raises
     ------
@@ -74,17 +101,14 @@ def write_atomically(path: Path, text: str) -> None:
     Example
     -------
     >>> path = Path(getfixture("tmp_path")) / "comparison.json"
-    >>> write_atomically(path, "{}\\n")
+    >>> write_atomically(path, b"{}\\n")
     >>> path.read_text()
     '{}\\n'
     """
-    if path.is_dir():
-        raise IsADirectoryError(f"'{path}' is a folder, not a file to write.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The folder of '{path}' does not exist.")
+    check_writable(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(content)
         os.replace(draft, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

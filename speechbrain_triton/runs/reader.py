@@ -1,18 +1,23 @@
 """Reading a finished SpeechBrain run folder."""
 
 import re
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from speechbrain_triton.runs.files import RunError, read_text
+from speechbrain_triton.runs.files import RunError
 from speechbrain_triton.runs.settings import Scalar, read_hyperparameters
+from speechbrain_triton.runs.training_log import (
+    Curve,
+    Training,
+    learning_curves,
+    parse_number,
+    read_log,
+    read_step_losses,
+    summarize,
+)
 from speechbrain_triton.runs.wer import Utterance, read_wer_file
 
-_STAGES = ("train", "valid", "test")
-_GROUP = re.compile(rf" - (?=(?:{'|'.join(_STAGES)}) \S)")
-_ITEM = re.compile(r"(?:^|, )([^:,]+): ")
 # As Brain says them: a value given on the command line never reaches
 # hyperparams.yaml. The second form is that of SpeechBrain before 1.1.
 _RUN_OPTIONS = (
@@ -31,7 +36,10 @@ _PACKAGES = (
     "speechbrain",
     "speechbrain-triton",
 )
-_PACKAGE = re.compile(r"([A-Za-z0-9._-]+)==(\S+)")
+# "torch==2.11.0", or "torch @ file:///wheels/torch-2.11.0-cp312-linux.whl".
+_PACKAGE = re.compile(
+    r"([A-Za-z0-9._-]+)(?:==(\S+)| @ \S*/[^/-]+-([^/-]+)-[^/]*\.whl\b\S*)"
+)
 
 
 @dataclass(frozen=True)
@@ -54,35 +62,6 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Training:
-    """What ``train_log.txt`` says of the training; None where it says nothing.
-
-    Arguments
-    ---------
-    epochs : int
-        Last epoch trained.
-    seconds_per_epoch : float
-        Median of the ``seconds`` of the epochs: the first one may hold
-        compilation, a resumed one is short.
-    peak_mib : float
-        Largest ``peak_mib`` of an epoch, in MiB.
-    train_loss : float
-        Of the last epoch.
-    valid_loss : float
-        Of the last epoch.
-    epoch_loaded : int
-        The epoch of the checkpoint that was tested.
-    """
-
-    epochs: int | None = None
-    seconds_per_epoch: float | None = None
-    peak_mib: float | None = None
-    train_loss: float | None = None
-    valid_loss: float | None = None
-    epoch_loaded: int | None = None
-
-
-@dataclass(frozen=True)
 class Run:
     """A finished SpeechBrain run.
 
@@ -97,6 +76,9 @@ class Run:
         given on the command line, ``log.txt``.
     training : Training
         From ``train_log.txt``.
+    curves : mapping of str to Curve
+        Names such as ``"valid WER"`` to what ``train_log.txt`` and
+        ``steps.csv`` record.
     versions : mapping of str to str
         Package to version from ``env.log``, with ``python`` and ``cuda`` or
         ``rocm``.
@@ -106,6 +88,7 @@ class Run:
     evaluations: Mapping[str, Evaluation]
     settings: Mapping[str, Scalar] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -113,7 +96,8 @@ def read_run(path: str | Path) -> Run:
     """Reads the folder of a finished SpeechBrain run.
 
     Only ``wer_*.txt`` must be there. ``hyperparams.yaml``, ``train_log.txt``,
-    ``log.txt`` and ``env.log`` are read where present; nothing is executed.
+    ``steps.csv``, ``log.txt`` and ``env.log`` are read where present; nothing
+    is executed.
 
     Arguments
     ---------
@@ -159,11 +143,13 @@ def read_run(path: str | Path) -> Run:
             "decoded yet, or it is not the output_folder of a SpeechBrain run."
         )
     evaluations = [_read_evaluation(file) for file in wer_files]
+    log = read_log(path / "train_log.txt")
     return Run(
         path=path,
         evaluations={e.name: e for e in evaluations},
         settings=_read_settings(path),
-        training=_read_training(path / "train_log.txt"),
+        training=summarize(log),
+        curves=learning_curves(log) | read_step_losses(path / "steps.csv"),
         versions=_read_versions(path / "env.log"),
     )
 
@@ -193,43 +179,9 @@ def _read_run_options(path):
             for pattern in _RUN_OPTIONS:
                 if found := pattern.search(line):
                     options[found[1]] = _CONSTANTS.get(
-                        found[2], _number(found[2])
+                        found[2], parse_number(found[2])
                     )
     return options
-
-
-def _read_training(path):
-    if not path.exists():
-        return Training()
-    lines = list(filter(None, map(_log_items, read_text(path).splitlines())))
-    epochs = {i["epoch"]: i for i in lines if isinstance(i.get("epoch"), int)}
-    # After a test, training may have gone on: then wer_*.txt are outdated.
-    if not any(key.startswith("test ") for i in lines[-1:] for key in i):
-        reached = f" after epoch {max(epochs)}" if epochs else ""
-        raise RunError(
-            f"The run in '{path.parent}' is unfinished: its train_log.txt ends"
-            f"{reached} without a line of test results."
-        )
-    last = epochs[max(epochs)] if epochs else {}
-    seconds = _numbers(epochs.values(), "seconds")
-    return Training(
-        epochs=max(epochs, default=None),
-        seconds_per_epoch=statistics.median(seconds) if seconds else None,
-        peak_mib=max(_numbers(epochs.values(), "peak_mib"), default=None),
-        train_loss=next(iter(_numbers([last], "train loss")), None),
-        valid_loss=next(iter(_numbers([last], "valid loss")), None),
-        epoch_loaded=next(iter(_numbers(lines[-1:], "Epoch loaded")), None),
-    )
-
-
-def _log_items(line):
-    """Takes one line of FileTrainLogger apart."""
-    items = {}
-    for group in _GROUP.split(line):
-        parts = _ITEM.split(group.strip())[1:]
-        for name, value in zip(parts[::2], parts[1::2], strict=True):
-            items[name] = _number(value)
-    return items
 
 
 def _read_versions(path):
@@ -241,22 +193,5 @@ def _read_versions(path):
         if title in ("Python version:", "CUDA version:", "ROCm version:"):
             versions[title.split()[0].lower()] = line.split(" ")[0]
         elif (found := _PACKAGE.fullmatch(line)) and found[1] in _PACKAGES:
-            versions[found[1]] = found[2]
+            versions[found[1]] = found[2] or found[3]
     return versions
-
-
-def _number(text):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
-def _is_number(value):
-    return isinstance(value, int | float)
-
-
-def _numbers(lines, key):
-    return [line[key] for line in lines if _is_number(line.get(key))]

@@ -34,6 +34,7 @@ _TELLING = (
     "ffn",
     "ffn_backend",
     "loss_backend",
+    "fused_joint",
     "precision",
     "eval_precision",
     "streaming",

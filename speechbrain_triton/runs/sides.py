@@ -87,7 +87,7 @@ def run_labels(paths: Sequence[Path]) -> list[str]:
     ['off/1234', 'on/1234']
     """
     parts = [Path(os.path.abspath(path)).parts for path in paths]
-    for depth in range(1, max(map(len, parts)) + 1):
+    for depth in range(1, max(map(len, parts), default=0) + 1):
         ends = [str(Path(*part[-depth:])) for part in parts]
         if len(set(ends)) == len(ends):
             return ends

@@ -8,6 +8,7 @@ import pytest
 from run_folders import HAND_COUNTED
 
 from speechbrain_triton.cli import main
+from speechbrain_triton.runs import command
 
 PERFECT = {key: (text, text) for key, (text, _) in HAND_COUNTED.items()}
 
@@ -55,16 +56,67 @@ def test_output_beside_the_table(folders, capsys, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize("option", ["--output", "--html", "--png"])
 @pytest.mark.parametrize(
     "output, reason",
-    [("missing/x.json", "does not exist"), (".", "is a folder")],
+    [
+        ("missing/x", "folder of 'missing/x' does not exist."),
+        (".", "'.' is a folder, not a file to write."),
+    ],
 )
 def test_output_that_cannot_be_written(
-    folders, capsys, tmp_path, monkeypatch, output, reason
+    folders, capsys, tmp_path, monkeypatch, option, output, reason
 ):
     monkeypatch.chdir(tmp_path)
-    assert main(["compare", *folders, "--output", output]) == 2
-    assert reason in capsys.readouterr().err
+    # Found out before any run is read.
+    assert main(["compare", *folders, "no such run", option, output]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert reason in captured.err
+
+
+def test_page_and_picture(folders, capsys, tmp_path):
+    html, png = tmp_path / "a page", tmp_path / "picture"
+    html.write_text("old")
+    arguments = ["--html", str(html), "--png", str(png), "--json"]
+    assert main(["compare", *folders, *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "" and json.loads(captured.out)
+    page = html.read_text("utf-8")
+    assert page.startswith("<!DOCTYPE html>") and "aus é" in page
+    assert page.endswith("</html>\n")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_one_file_for_two_outputs(folders, capsys, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    arguments = ["--html", f"{tmp_path}/x", "--png", f"{tmp_path}/link"]
+    assert main(["compare", *folders, *arguments]) == 2
+    assert "--html and --png name one file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_without_what_draws(folders, capsys, tmp_path, monkeypatch, option):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    path = tmp_path / "x"
+    assert main(["compare", *folders, option, str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "pip install matplotlib jinja2" in captured.err
+    assert captured.out == "" and not path.exists()
+    assert main(["compare", *folders]) == 0
+
+
+def test_old_files_outlive_a_failure(folders, tmp_path, monkeypatch):
+    html = tmp_path / "x.html"
+    html.write_text("old")
+
+    def fail(source, target):
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr("os.replace", fail)
+    assert main(["compare", *folders, "--html", str(html)]) == 2
+    assert html.read_text() == "old" and not list(tmp_path.glob(".*"))
 
 
 def test_options_reach_the_comparison(folders, capsys):

@@ -1,9 +1,10 @@
+import math
 import os
 
 import pytest
 from run_folders import HAND_COUNTED, write_wer
 
-from speechbrain_triton.runs import RunError, Training, read_run
+from speechbrain_triton.runs import Curve, RunError, Training, read_run
 
 
 def test_really_trained_run(trained_runs):
@@ -24,6 +25,9 @@ def test_really_trained_run(trained_runs):
     assert run.training.seconds_per_epoch == 20
     assert run.training.peak_mib == 256
     assert 0 < run.training.valid_loss < run.training.train_loss < 1e-3
+    assert list(run.curves) == ["train loss", "valid loss"]
+    assert run.curves["valid loss"].epochs == (1, 2, 3)
+    assert run.curves["valid loss"].values[-1] == run.training.valid_loss
     assert run.versions["python"].startswith("3.")
 
 
@@ -32,7 +36,7 @@ def test_a_wer_file_is_enough(tmp_path):
     write_wer(tmp_path / "wer_test-other.txt", HAND_COUNTED)
     run = read_run(str(tmp_path))
     assert list(run.evaluations) == ["test-clean", "test-other"]
-    assert run.settings == {} and run.versions == {}
+    assert run.settings == {} and run.versions == {} and run.curves == {}
     assert run.training == Training()
 
 
@@ -47,8 +51,10 @@ def test_log_of_an_interrupted_and_resumed_training(tmp_path, train_log):
         )  # fmt: skip
     for epoch in (1, 2):
         train_log.log_stats({"Epoch loaded": epoch}, test_stats={"loss": 3.0})
-    training = read_run(tmp_path).training
-    assert training == Training(
+    run = read_run(tmp_path)
+    assert run.curves["train loss"] == Curve((1, 2), (), (4.5, 2.5))
+    assert run.curves["valid WER"] == Curve((1, 2), (), (40, 40))
+    assert run.training == Training(
         epochs=2,
         seconds_per_epoch=51,
         peak_mib=1090,
@@ -70,6 +76,34 @@ def test_log_without_our_keys(tmp_path, train_log):
     assert training.epochs == 7 and training.valid_loss == 1.5
     assert training.train_loss != training.train_loss
     assert training.seconds_per_epoch is None and training.peak_mib is None
+
+
+def test_curves_of_what_is_not_logged_in_every_epoch(tmp_path, train_log):
+    write_wer(tmp_path / "wer_test.txt", HAND_COUNTED)
+    for epoch, valid in ((1, None), (2, {"loss": 3.0}), (3, {"loss": 2.0})):
+        train_log.log_stats(
+            {"epoch": epoch, "steps": 100 * epoch, "lr": 0.1},
+            train_stats={"loss": float("nan") if epoch == 2 else 1.0},
+            valid_stats=valid,
+        )
+    train_log.log_stats({"Epoch loaded": 3}, test_stats={"WER": 5.0})
+    curves = read_run(tmp_path).curves
+    assert curves.keys() == {"train loss", "valid loss"}
+    assert curves["valid loss"] == Curve((2, 3), (200, 300), (3, 2))
+    assert curves["train loss"].steps == (100, 200, 300)
+    assert math.isnan(curves["train loss"].values[1])
+
+
+def test_losses_of_steps(tmp_path):
+    write_wer(tmp_path / "wer_test.txt", HAND_COUNTED)
+    path = tmp_path / "steps.csv"
+    path.write_text("step,loss\n")
+    assert read_run(tmp_path).curves == {}
+    # Interrupted in step 3 and resumed from step 1; step 4 is being written.
+    path.write_text("1,4.0\n2,3.0\n3,2.9\n2,2.5\n3,nan\n4,")
+    curve = read_run(tmp_path).curves["step loss"]
+    assert curve.steps == (1, 2, 3) and curve.epochs == ()
+    assert curve.values[:2] == (4, 2.5) and math.isnan(curve.values[2])
 
 
 def test_only_the_last_session_of_a_run_counts(tmp_path):
@@ -98,12 +132,15 @@ def test_versions(tmp_path):
         "SpeechBrain system description\n====\n"
         "Python version:\n3.12.1 (main) [GCC]\n====\n"
         "Installed Python packages:\nnumpy==2.4\ntorch==2.11.0+cu130\n"
-        "-e git+https://example.org/x.git#egg=x\nspeechbrain==1.1.2\n====\n"
+        "-e git+https://example.org/x.git#egg=x\nspeechbrain==1.1.2\n"
+        "triton @ file:///a-b/triton-3.6.0-cp312-cp312-linux.whl#sha256=0a\n"
+        "torchaudio @ file:///src/torchaudio\n====\n"
         "Git revision:\nabc\n====\nCUDA version:\n13.0"
     )
     assert read_run(tmp_path).versions == {
         "python": "3.12.1",
         "torch": "2.11.0+cu130",
+        "triton": "3.6.0",
         "speechbrain": "1.1.2",
         "cuda": "13.0",
     }
