@@ -212,6 +212,53 @@ class TransducerCase(Measured):
         return elements * self.torch_dtype.itemsize
 
 
+@dataclass(frozen=True)
+class TrainingCase(Measured):
+    """A training step of the LibriSpeech recipe.
+
+    Arguments
+    ---------
+    op : str
+        ``"train_step"``.
+    dtype : str
+        Of autocast, with float32 parameters.
+    chunk : int
+        Encoder frames in a chunk; 0 for full context.
+    fast : bool
+        Whether the model is the recipe's Fast Conformer.
+    B, seconds, labels, V : int
+        Utterances, the length of each, their labels on average, vocabulary.
+    sizes : tuple of tuple
+        Names and values of the recipe's settings that make another model.
+    """
+
+    op: str
+    dtype: str
+    chunk: int = 0
+    fast: bool = False
+    B: int = 40
+    seconds: float = 15
+    labels: int = 55
+    V: int = 1000
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def shape(self) -> str:
+        """As the tables write it, such as ``libri_fast_40x15s_chunk16``."""
+        model = "libri_fast" if self.fast else "libri"
+        context = f"chunk{self.chunk}" if self.chunk else "full"
+        return f"{model}_{self.B}x{self.seconds}s_{context}"
+
+    @property
+    def checked(self) -> Self:
+        return replace(self, B=min(self.B, CHECKED_UTTERANCES))
+
+    @property
+    def rounding(self) -> float:
+        """One rounding of autocast's dtype, or 2^16 of a float32 sum's."""
+        return max(torch.finfo(self.torch_dtype).eps / 2, 2.0**-16)
+
+
 DEPTHWISE = Case("depthwise_conv1d", 64, 400, 512, 31, "bfloat16")
 MODULE = replace(DEPTHWISE, op="conv_module")
 FRONTEND = Case("frontend", 64, 3200, 256, 3, "bfloat16", F=80)
@@ -220,6 +267,7 @@ GEGLU = LinearCase("geglu_linear", 25600, 512, 2048, "bfloat16")
 LADDER = replace(GEGLU, op="geglu_ladder", step="matmul")
 FEED_FORWARD = FeedForwardCase("geglu_ffn", 64, 400, 512, 2048, "bfloat16")
 TRANSDUCER = TransducerCase("transducer_loss", 40, 375, 55, 1000, "bfloat16")
+TRAINING = TrainingCase("train_step", "bfloat16")
 
 CASES: tuple[Measured, ...] = (
     DEPTHWISE,
@@ -277,6 +325,12 @@ CASES: tuple[Measured, ...] = (
     replace(TRANSDUCER, B=16, T=400, U=60),
     replace(TRANSDUCER, B=16, T=200, U=30, V=4096),
     replace(TRANSDUCER, B=64, T=200, U=60, V=500),
+    *(
+        replace(TRAINING, dtype=dtype, chunk=chunk, fast=fast)
+        for fast, chunks in ((False, (0, 16, 8)), (True, (0, 16)))
+        for dtype in ("bfloat16", "float16")
+        for chunk in chunks
+    ),
 )
 
 

@@ -20,6 +20,7 @@ IMPLS = (
     "matmul_only",
     "triton",
     "triton_inplace",
+    "triton_fused_joint",
     "limit",
 )
 OPS = (
@@ -30,11 +31,12 @@ OPS = (
     "geglu_ffn",
     "geglu_ladder",
     "transducer_loss",
+    "train_step",
 )
 # Modules: some take minutes to compile.
 COMPILED_IF_ASKED = ("conv_module", "frontend", "geglu_ffn")
-# With these the table compares the others.
-BASELINES = ("stock", "eager", "torchaudio")
+# Takes minutes, and tens of GiB where stock is timed.
+ONLY_IF_ASKED = ("train_step",)
 COLUMNS = (
     "op",
     "pass",
@@ -68,14 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for the GPU, 'fwd' and 'fwd_bwd' are times between device events "
         "around single calls. 'limit' copies as many bytes as the op must "
         "move, for the modules after their matmuls, and 'matmul_only' is the "
-        "matmuls of geglu_linear by themselves."
+        "matmuls of geglu_linear by themselves. For train_step, a training "
+        "step of the LibriSpeech recipe on random audio from its features to "
+        "the optimizer, 'step' is wall time of steps issued back to back, and "
+        "MiB all that is allocated at the peak."
     )
     parser.add_argument(
         "--op",
         nargs="+",
         choices=OPS,
-        default=OPS,
-        help="which tables (default: all)",
+        default=[op for op in OPS if op not in ONLY_IF_ASKED],
+        help="which tables (default: all but train_step, which takes minutes "
+        "and, where stock is timed, tens of GiB)",
     )
     parser.add_argument(
         "--impl",
@@ -86,8 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "'liger' (the package liger-kernel, where it is installed) and "
         "'matmul_only' for geglu_linear; 'torchaudio', SpeechBrain's 'numba' "
         "(where they can be imported) and 'triton_inplace' for "
-        "transducer_loss; 'compile' takes minutes to build for the modules "
-        "(default: all, of modules all but compile)",
+        "transducer_loss; for train_step 'torchaudio' and 'numba' are stock "
+        "with these losses, 'triton' all kernels, and 'triton_fused_joint' "
+        "the joint network in the loss, too; 'compile' takes minutes to build "
+        "for the modules (default: all, of modules all but compile)",
     )
     parser.add_argument(
         "--shape",
@@ -98,6 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quick",
         action="store_true",
         help="only the first case of each op",
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="for each row of train_step, print what the GPU's time goes to",
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="write the rows as CSV"
@@ -127,21 +140,28 @@ def run(args: argparse.Namespace) -> int:
     """
     import torch
 
+    from speechbrain_triton.bench import tables
     from speechbrain_triton.bench.cases import select
 
+    if args.profile and "train_step" not in args.op:
+        raise ValueError("--profile is of train_step; add --op train_step.")
     chosen = select(args.op, args.shape, args.quick)
     if not torch.cuda.is_available():
         raise ValueError("bench needs a GPU, and torch finds none here.")
     missing = _missing(chosen, args.impl)
-    rows, failures = _measure_all(chosen, args, missing)
+    chosen = [case for case in chosen if case.op not in missing]
+    rows, profiles, failures = _measure_all(chosen, args, missing)
 
     if args.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
     else:
-        _print_table(rows)
-    for impl, reason in missing.items():
-        print(f"speechbrain-triton: no rows of {impl}{reason}", file=sys.stderr)
+        tables.print_rows(rows)
+    if profiles:
+        # Standard output is the rows' alone where a program reads it.
+        tables.print_profiles(profiles, sys.stderr if args.json else sys.stdout)
+    for what, reason in missing.items():
+        print(f"speechbrain-triton: no rows of {what}{reason}", file=sys.stderr)
     for failure in failures:
         print(f"speechbrain-triton: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -152,7 +172,7 @@ def _measure_all(chosen, args, missing):
     from rich.progress import Progress
 
     machine = _machine(args.commit)
-    rows, failures = [], []
+    rows, profiles, failures = [], [], []
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as bar:
         if args.impl is None or "triton" in args.impl:
@@ -166,12 +186,14 @@ def _measure_all(chosen, args, missing):
                     continue
                 bar.update(task, description=f"{case.op} {case.shape} {impl}")
                 failure = _measure_one(case, impl, machine, rows, console)
+                if args.profile and not failure and case.op == "train_step":
+                    failure = _profile_one(case, impl, profiles)
                 if failure is not None:
                     failures.append(failure)
             if args.output is not None:
                 _write_csv(args.output, rows)
             bar.advance(task)
-    return rows, failures
+    return rows, profiles, failures
 
 
 def _impls(case, asked):
@@ -186,29 +208,39 @@ def _impls(case, asked):
 
 
 def _missing(chosen, asked) -> dict[str, str]:
-    """Implementations that are wanted and not here, and how a note ends."""
+    """What is wanted and cannot be timed here, and how a note ends.
+
+    These are implementations, and ``"train_step"`` where there is no recipe.
+    """
     wanted = {impl for case in chosen for impl in _impls(case, asked)}
-    obstacles = {impl: _obstacle(impl) for impl in IMPLS if impl in wanted}
-    return {impl: why for impl, why in obstacles.items() if why is not None}
+    wanted |= {case.op for case in chosen if case.op == "train_step"}
+    obstacles = {
+        what: _obstacle(what) for what in (*OPS, *IMPLS) if what in wanted
+    }
+    return {what: why for what, why in obstacles.items() if why is not None}
 
 
-def _obstacle(impl: str) -> str | None:
-    if impl == "liger" and importlib.util.find_spec("liger_kernel") is None:
+def _obstacle(what: str) -> str | None:
+    if what == "train_step":
+        from speechbrain_triton.bench.train_step import obstacle
+
+        reason = obstacle()
+        return None if reason is None else f": {reason}"
+    if what == "liger" and importlib.util.find_spec("liger_kernel") is None:
         return ", which is not installed (pip install liger-kernel)."
-    if impl in ("torchaudio", "numba"):
+    if what in ("torchaudio", "numba"):
         from speechbrain_triton.bench.transducer_loss import obstacle
 
-        reason = obstacle(impl)
+        reason = obstacle(what)
         return None if reason is None else f", because {reason}."
     return None
 
 
 def _measure_one(case, impl, machine, rows, console):
     """Append and print an implementation's rows; say why it has none."""
-    from speechbrain_triton.bench.check import CheckFailed
     from speechbrain_triton.bench.measure import measure
 
-    try:
+    def measured():
         for name, timing in measure(case, impl):
             what = (case.op, name, case.dtype, case.shape, impl)
             figures = [round(value, 5) for value in timing]
@@ -216,8 +248,34 @@ def _measure_one(case, impl, machine, rows, console):
             rows.append(
                 dict(zip(COLUMNS, (*what, *figures, *machine), strict=True))
             )
+
+    return _failure_of(measured, case, impl)
+
+
+def _profile_one(case, impl, profiles):
+    """Append what a step's time goes to; say why it is not known."""
+    from speechbrain_triton.bench.step_profile import profile_step
+
+    def profiled():
+        profiles.append((case, impl, profile_step(case, impl)))
+
+    return _failure_of(profiled, case, impl)
+
+
+def _failure_of(run, case, impl) -> str | None:
+    import torch
+
+    from speechbrain_triton.bench.check import CheckFailed
+
+    try:
+        run()
     except CheckFailed as failure:
         return str(failure)
+    except torch.OutOfMemoryError:
+        return (
+            f"{case.op} {case.shape} {case.dtype} {impl}: the GPU has too "
+            "little memory; no time is reported."
+        )
     return None
 
 
@@ -267,29 +325,3 @@ def _write_csv(path: Path, rows: list[dict]) -> None:
         writer.writeheader()
         writer.writerows(rows)
     os.replace(draft, path)
-
-
-def _print_table(rows: list[dict]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(caption=f"x: times faster than {', '.join(BASELINES)}")
-    for column in ("op", "pass", "dtype", "shape", "impl"):
-        table.add_column(column)
-    for column in ("ms", "x", "MiB"):
-        table.add_column(column, justify="right")
-    keys = ("op", "pass", "dtype", "shape")
-    plain = {
-        tuple(row[k] for k in keys): row["median_ms"]
-        for row in rows
-        if row["impl"] in BASELINES
-    }
-    for row in rows:
-        base = plain.get(tuple(row[k] for k in keys))
-        table.add_row(
-            *(row[k] for k in (*keys, "impl")),
-            f"{row['median_ms']:.4f}",
-            f"{base / row['median_ms']:.1f}" if base else "",
-            f"{row['peak_mib']:.0f}",
-        )
-    Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -13,6 +13,7 @@ from speechbrain_triton.bench import (
     geglu_ffn,
     geglu_ladder,
     geglu_linear,
+    train_step,
     transducer_loss,
 )
 from speechbrain_triton.bench.cases import Measured
@@ -23,7 +24,9 @@ from speechbrain_triton.bench.timing import (
     time_calls,
     time_kernel,
     time_steps,
+    time_training,
 )
+from speechbrain_triton.bench.train_step import StepVariant
 from speechbrain_triton.bench.variant import (
     AnyVariant,
     ForwardVariant,
@@ -40,6 +43,7 @@ OPS = {
     "geglu_ffn_dropout": geglu_ffn,
     "geglu_ladder": geglu_ladder,
     "transducer_loss": transducer_loss,
+    "train_step": train_step,
 }
 
 # What an op's work is compared with has no result that could be checked.
@@ -119,6 +123,7 @@ PASSES: dict[str, tuple[Pass, ...]] = {
         Pass("fwd", time_calls, LOSSES),
         Pass("fwd_bwd", time_calls, (*LOSSES, "triton_inplace")),
     ),
+    "train_step": (Pass("step", time_training, tuple(train_step.TIMED)),),
 }
 
 
@@ -148,7 +153,8 @@ def measure(
     """Check an implementation of a case, then time it.
 
     The check comes before any time is reported; stock, eager and a loss's
-    twin are what it compares with, and a limit has no result.
+    twin are what it compares with, and a limit has no result. A training step
+    without kernels is not checked either.
 
     Arguments
     ---------
@@ -158,10 +164,12 @@ def measure(
         ``"stock"``, ``"eager"`` (plain PyTorch where SpeechBrain has
         nothing), ``"channels_last"`` (only front ends), ``"compile"``,
         ``"liger"`` (only ``geglu_linear``), ``"torchaudio"`` and ``"numba"``
-        (only ``transducer_loss``), ``"triton"``, ``"triton_inplace"`` (only
-        the gradient of ``transducer_loss``), ``"matmul_only"`` (the matmuls
-        of ``geglu_linear`` by themselves) or ``"limit"`` (a copy that moves
-        as many bytes as the op must; for a module after its matmuls).
+        (only ``transducer_loss`` and ``train_step``), ``"triton"``,
+        ``"triton_inplace"`` (only the gradient of ``transducer_loss``),
+        ``"triton_fused_joint"`` (only ``train_step``), ``"matmul_only"``
+        (the matmuls of ``geglu_linear`` by themselves) or ``"limit"`` (a copy
+        that moves as many bytes as the op must; for a module after its
+        matmuls).
     device : str
         Where.
 
@@ -175,7 +183,8 @@ def measure(
         ``fwd_bwd_wall`` wall times of calls issued back to back; for modules
         they are such wall times, and ``fwd_gpu`` and ``fwd_bwd_gpu`` times of
         the device. ``step`` and ``step_gpu`` are the same for a chunk of a
-        stream. Those of ``transducer_loss`` are times between device events.
+        stream; ``step`` of ``train_step`` is a training step's wall time.
+        Those of ``transducer_loss`` are times between device events.
 
     Raises
     ------
@@ -200,7 +209,9 @@ def measure(
         yield timed.name, timed.timer(call, sets)
 
 
-def _checked(case: Measured, impl: str, device: str) -> AnyVariant | None:
+def _checked(
+    case: Measured, impl: str, device: str
+) -> AnyVariant | StepVariant | None:
     op = OPS[case.kind]
     torch.manual_seed(0)
     variants = op.variants(case, device)

@@ -1,6 +1,7 @@
 """Measure one callable: time, spread and memory."""
 
 import functools
+import gc
 import math
 import statistics
 import time
@@ -37,12 +38,18 @@ STEPS = 10
 FEWEST_STEPS = 2
 GROUP_MS = 50.0
 
+# Steps of a training, each of which takes tens of milliseconds. In float16 the
+# first ones bring the loss's scale to where gradients do not overflow.
+UNTIMED_TRAINING_STEPS = 12
+TRAINING_GROUPS = 8
+
 
 class Timing(NamedTuple):
     """Milliseconds a call (median, 20th and 80th percentile) and MiB.
 
     ``peak_mib`` is what the call allocates at its peak above what stood
-    before it (inputs and parameters).
+    before it (inputs and parameters), or, of a training step, all but its
+    batches.
     """
 
     median_ms: float
@@ -158,6 +165,38 @@ def time_calls(call: Callable[..., object], sets: Sequence[Inputs]) -> Timing:
         _event_ms(call, inputs, flushed)
         for inputs in islice(cycle(sets), CALLS)
     ]
+    return _summary(times, peak)
+
+
+def time_training(
+    call: Callable[..., object], sets: Sequence[Inputs]
+) -> Timing:
+    """Wall time of training steps that are issued back to back.
+
+    Arguments
+    ---------
+    call : callable
+        Takes a set of inputs and changes the model's parameters.
+    sets : sequence of tuple of torch.Tensor
+        Batches of the same shapes.
+
+    Returns
+    -------
+    Timing
+        The memory is all that is allocated at the peak but for the sets:
+        parameters, the optimizer's state and gradients count.
+    """
+    feed = cycle(sets)
+    # What may be left of the models that were checked, or timed before.
+    gc.collect()
+    _wall_ms(call, islice(feed, UNTIMED_TRAINING_STEPS))
+    torch.cuda.reset_peak_memory_stats()
+    times = [
+        _wall_ms(call, islice(feed, FEWEST_STEPS)) / FEWEST_STEPS
+        for _ in range(TRAINING_GROUPS)
+    ]
+    drawn = sum(tensor.nbytes for inputs in sets for tensor in inputs)
+    peak = (torch.cuda.max_memory_allocated() - drawn) / 2**20
     return _summary(times, peak)
 
 

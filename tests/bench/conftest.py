@@ -3,8 +3,17 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from speechbrain_triton.bench import measure, timing
+
+
+@pytest.fixture(autouse=True)
+def undo_global_settings():
+    """Give back what a recipe sets for the whole process."""
+    cudnn_sdp = torch.backends.cuda.cudnn_sdp_enabled()
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(cudnn_sdp)
 
 
 @pytest.fixture

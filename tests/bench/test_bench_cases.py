@@ -13,6 +13,7 @@ from speechbrain_triton.bench.cases import (
     GEGLU,
     LADDER,
     MODULE,
+    TRAINING,
     TRANSDUCER,
     select,
 )
@@ -30,6 +31,9 @@ def test_shapes_are_written_as_in_the_tables():
     assert LADDER.shape == "M25600_K512_N2048_matmul"
     assert FEED_FORWARD.shape == "B64_T400_C512_F2048"
     assert TRANSDUCER.shape == "B40_T375_U55_V1000"
+    assert TRAINING.shape == "libri_40x15s_full"
+    fast = replace(TRAINING, fast=True, chunk=16)
+    assert fast.shape == "libri_fast_40x15s_chunk16"
     dropped = replace(FEED_FORWARD, dropout=0.1)
     assert dropped.shape == "B64_T400_C512_F2048_dropout"
     chunked = select(["conv_module"], "B16_T400_C512_K31_chunk8")
@@ -52,6 +56,7 @@ def test_quick_takes_the_first_of_each_op():
         FEED_FORWARD,
         LADDER,
         TRANSDUCER,
+        TRAINING,
     ]
     # Where an op has no such shape, the other's is left.
     (only,) = select(command.OPS, "T20_", quick=True)
@@ -81,7 +86,9 @@ def test_checks_are_of_sizes_that_fit_in_float64():
         "geglu_linear",
         "frontend",
         "transducer_loss",
+        "train_step",
     }
+    assert smaller["libri_40x15s_full"].B == 2
     assert smaller["B40_T375_U55_V1000"] == replace(TRANSDUCER, B=2)
     for case in select(["geglu_linear", "geglu_ladder"]):
         assert case.checked.M * 2 * case.N * 8 <= 2**30

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from speechbrain_triton import cli
-from speechbrain_triton.bench import command, measure, transducer_loss
+from speechbrain_triton.bench import (
+    command,
+    measure,
+    step_profile,
+    train_step,
+    transducer_loss,
+)
 from speechbrain_triton.bench.check import CheckFailed
 from speechbrain_triton.bench.timing import Timing
 
@@ -25,6 +31,7 @@ MILLISECONDS = {
     "matmul_only": 0.1,
     "triton": 0.125,
     "triton_inplace": 0.1,
+    "triton_fused_joint": 0.0625,
     "limit": 0.1,
 }
 
@@ -182,6 +189,87 @@ def test_table_compares_losses_with_torchaudio(bench):
         "triton_inplace": "20.0",
         "limit": "20.0",
     }
+
+
+def test_a_training_step_is_timed_on_request(bench):
+    rows, captured = bench("--quick", "--op", "train_step")
+    assert keys(rows) == [
+        ("train_step", "step", impl)
+        for impl in ("torchaudio", "numba", "triton", "triton_fused_joint")
+    ]
+    assert {row["shape"] for row in rows} == {"libri_40x15s_full"}
+    factors = [
+        line.split("│")[7].strip()
+        for line in captured.out.splitlines()
+        if "train_step" in line
+    ]
+    assert factors == ["1.0", "2.0", "16.0", "32.0"]
+    rows, _ = bench("--shape", "T400")
+    assert "train_step" not in {row["op"] for row in rows}
+
+
+@pytest.mark.parametrize("json_option", [(), ("--json",)])
+def test_a_profile_is_printed_beside_the_rows(bench, monkeypatch, json_option):
+    monkeypatch.setattr(
+        step_profile,
+        "profile_step",
+        lambda case, impl: {"attention": 3.0, "rest": 1.0},
+    )
+    options = ("--quick", "--op", "train_step", "conv_module", "--profile")
+    rows, captured = bench(*options, *json_option)
+    if json_option:
+        assert len(json.loads(captured.out)) == len(rows)
+    text = captured.err if json_option else captured.out
+    cells = [
+        [cell.strip() for cell in line.split("│")[3:-1]]
+        for line in text.splitlines()
+        if "libri_40x15s_full" in line and "%" in line
+    ]
+    assert cells[:3] == [
+        ["torchaudio", "attention", "3.00", "75.0%"],
+        ["torchaudio", "rest", "1.00", "25.0%"],
+        ["torchaudio", "all", "4.00", "100.0%"],
+    ]
+    assert len(cells) == 4 * 3
+
+
+def test_a_profile_needs_a_training_step(capsys):
+    assert cli.main(["bench", "--profile"]) == 2
+    assert "add --op train_step" in capsys.readouterr().err
+
+
+def test_without_the_recipe_there_is_no_training_step(bench, monkeypatch):
+    def missing(name):
+        raise FileNotFoundError("The recipe is gone.")
+
+    monkeypatch.setattr(command, "_obstacle", OBSTACLE)
+    monkeypatch.setattr(train_step, "find_recipe", missing)
+    options = ("--op", "train_step", "conv_module", "--impl", "triton")
+    rows, captured = bench("--quick", *options)
+    assert {row["op"] for row in rows} == {"conv_module"}
+    assert captured.err.splitlines()[-1] == (
+        "speechbrain-triton: no rows of train_step: The recipe is gone."
+    )
+
+
+def test_too_little_memory_costs_the_rows_of_one_implementation(
+    bench, monkeypatch
+):
+    good = measure.measure
+
+    def measured(case, impl):
+        if impl == "torchaudio":
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        yield from good(case, impl)
+
+    monkeypatch.setattr(measure, "measure", measured)
+    options = ("--op", "train_step", "--impl", "torchaudio", "triton")
+    rows, captured = bench("--quick", *options, code=1)
+    assert [row["impl"] for row in rows] == ["triton"]
+    assert captured.err.splitlines()[-1] == (
+        "speechbrain-triton: train_step libri_40x15s_full bfloat16 torchaudio: "
+        "the GPU has too little memory; no time is reported."
+    )
 
 
 def test_each_row_is_printed_when_it_is_measured(bench):

@@ -12,6 +12,8 @@ from speechbrain_triton.bench import (
     cases,
     depthwise_conv1d,
     measure,
+    step_profile,
+    train_step,
     transducer_loss,
 )
 from speechbrain_triton.bench.check import CheckFailed
@@ -34,6 +36,24 @@ GEGLU = cases.LinearCase("geglu_linear", 300, 64, 256, "bfloat16")
 FEED_FORWARD = cases.FeedForwardCase("geglu_ffn", 2, 70, 64, 256, "bfloat16")
 DROPOUT = replace(FEED_FORWARD, dropout=0.1)
 TRANSDUCER = cases.TransducerCase("transducer_loss", 3, 60, 9, 128, "bfloat16")
+
+SIZES = {
+    "d_model": 64,
+    "nhead": 2,
+    "num_encoder_layers": 2,
+    "d_ffn": 128,
+    "dec_dim": 32,
+    "joint_dim": 32,
+}
+STEP = cases.TrainingCase(
+    "train_step",
+    "bfloat16",
+    B=4,
+    seconds=2,
+    labels=8,
+    V=40,
+    sizes=tuple(SIZES.items()),
+)
 
 
 def copy(source, target):
@@ -149,6 +169,23 @@ def test_every_pass_has_a_time(case, impl):
     assert timings and list(timings) == expected
     for name, timing in timings.items():
         assert 0 < timing.p20_ms <= timing.median_ms <= timing.p80_ms, name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("chunk", [0, 8])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_training_step_has_a_time_and_a_profile(dtype, chunk, fast):
+    case = replace(STEP, dtype=dtype, chunk=chunk, fast=fast)
+    for impl in train_step.TIMED:
+        if impl in ("torchaudio", "numba") and transducer_loss.obstacle(impl):
+            continue
+        ((name, timing),) = measure.measure(case, impl)
+        assert name == "step" and timing.median_ms > 0 and timing.peak_mib > 0
+        parts = step_profile.profile_step(case, impl)
+        assert tuple(parts) == step_profile.PARTS
+        assert all(ms > 0 for ms in parts.values())
+        # What the GPU works cannot take longer than the steps do.
+        assert sum(parts.values()) < 1.2 * timing.median_ms
 
 
 @alone

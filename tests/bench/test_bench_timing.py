@@ -151,6 +151,30 @@ def test_wall_time_is_the_median_over_groups(device, monkeypatch, ms, steps):
     assert groups[3] - groups[2] == pytest.approx(ms * steps)
 
 
+def test_training_steps_are_timed_in_small_groups(device, monkeypatch):
+    clock = []
+
+    def perf_counter():
+        clock.append(device.now_ms)
+        return device.now_ms / 1e3
+
+    monkeypatch.setattr(timing.time, "perf_counter", perf_counter)
+    order = []
+
+    def call(x):
+        order.append(int(x[0]))
+        # The first step builds the optimizer's state and compiles.
+        device.now_ms += 60.0 if len(order) > 1 else 9000.0
+
+    sets = [(torch.full((MIB // 8,), i),) for i in range(2)]
+    measured = timing.time_training(call, sets)
+    # All that is allocated but for the two sets, of 1 MiB each.
+    assert measured == pytest.approx((60.0, 60.0, 60.0, 6.0))
+    steps = timing.UNTIMED_TRAINING_STEPS + 2 * timing.TRAINING_GROUPS
+    assert order == [0, 1] * (steps // 2)
+    assert len(clock) == 2 * (timing.TRAINING_GROUPS + 1)
+
+
 @pytest.mark.parametrize(
     "nbytes, count", [(2**10, 16), (2**26, 4), (2**27 // 3, 7), (2**30, 4)]
 )
