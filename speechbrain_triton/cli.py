@@ -30,6 +30,14 @@ _COMMANDS = {
         "speechbrain_triton.bench.command",
         "measure the kernels against PyTorch on this machine",
     ),
+    "export": (
+        "speechbrain_triton.streaming.export_command",
+        "make a folder for streaming inference of a finished training run",
+    ),
+    "transcribe": (
+        "speechbrain_triton.streaming.transcribe_command",
+        "recognize a sound file chunk by chunk, words as they come",
+    ),
 }
 _USER_ERROR = 2
 _INTERRUPTED = 130
