@@ -26,7 +26,8 @@ class GreedySearcher(TransducerBeamSearcher):
     blank_id : int
         The blank's label.
     max_symbols_per_step : int
-        Labels emitted at one frame at most.
+        Labels emitted at one frame at most. SpeechBrain's search emits one
+        more with the same number.
 
     Example
     -------
