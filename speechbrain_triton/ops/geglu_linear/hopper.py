@@ -35,7 +35,7 @@ def place_of(tile, tiles_m, tiles_f: gl.constexpr, GROUP_M: gl.constexpr):
     f = rest // GROUP_M
     if first + GROUP_M > tiles_m:
         # Division by a number that is not a constant takes a hundred steps.
-        size = tiles_m - first
+        size = gl.maximum(tiles_m - first, 1)
         m = first + rest % size
         f = rest // size
     return m, f
