@@ -219,6 +219,24 @@ def torchaudio_obstacle() -> str | None:
     return None
 
 
+@functools.cache
+def numba_obstacle() -> str | None:
+    """Say why SpeechBrain's numba loss cannot run, if it cannot."""
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    try:
+        from speechbrain.integrations.numba.transducer_loss import Transducer
+
+        # numba loads what its kernels need with the first of them only.
+        one = torch.ones(1, dtype=torch.int32, device="cuda")
+        log_probs = torch.zeros(1, 1, 2, 2, device="cuda").log_softmax(-1)
+        Transducer.apply(log_probs, one[None], one, one, 0, "none")
+    except Exception as error:  # numba raises what it likes
+        reason = (str(error) or repr(error)).splitlines()[0]
+        return f"SpeechBrain's loss does not run with this numba ({reason})"
+    return None
+
+
 def _refuse(backend: str, obstacle: str | None) -> None:
     if obstacle is not None:
         raise RuntimeError(
@@ -261,11 +279,8 @@ def _torchaudio_costs(logits, targets, frames, labels, blank):
 
 def _numba_costs(logits, targets, frames, labels, blank):
     _refuse("numba", _numba_obstacle(logits.device, targets.shape[1]))
-    try:
-        from speechbrain.integrations.numba.transducer_loss import Transducer
-    except Exception as error:  # numba raises what it likes
-        reason = (str(error) or repr(error)).splitlines()[0]
-        _refuse("numba", f"SpeechBrain's loss does not import ({reason})")
+    from speechbrain.integrations.numba.transducer_loss import Transducer
+
     # It reports -log p / T and has the gradient of -log p.
     reported = Transducer.apply(
         logits.float().log_softmax(-1),
@@ -283,7 +298,7 @@ def _numba_obstacle(device: torch.device, n_labels: int) -> str | None:
         return f"the tensors are on a {device.type} device"
     if n_labels > MAX_NUMBA_LABELS:
         return f"it takes at most {MAX_NUMBA_LABELS} labels, not {n_labels}"
-    return None
+    return numba_obstacle()
 
 
 _COSTS: dict[str, Callable[..., torch.Tensor]] = {

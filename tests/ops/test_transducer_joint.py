@@ -72,10 +72,13 @@ def doubles(arguments):
 
 def assert_kernel_is_right(arguments, workspace=None, **options):
     chosen = {} if workspace is None else {"workspace": workspace}
+    # A loss adds up a hundred logits or fewer, each of which is rounded.
+    eps = torch.finfo(arguments["weight"].dtype).eps
     assert_as_exact_as_stock(
         outcome(fused, arguments, **options, **chosen),
         outcome(transducer_joint_loss_reference, arguments, **options),
         outcome(transducer_joint_loss_reference, doubles(arguments), **options),
+        slack={"loss": eps / 32},
     )
 
 

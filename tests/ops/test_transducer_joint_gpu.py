@@ -25,8 +25,12 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("V, J", [(29, 320), (1000, 640), (4100, 100)])
 def test_kernels_are_right_at_real_sizes(V, J, nonlinearity, dtype, device):
     arguments = batch(
-        (120, 77, 101), (31, 40, 12), V, J, dtype=dtype, device=device
-    )
+        (120, 77, 101, 90, 64, 33), (31, 40, 12, 25, 8, 33), V, J,
+        dtype=dtype, device=device,
+    )  # fmt: skip
+    # Where logits are so large that single paths decide, their rounding turns
+    # gradients over, and chance says whose are further off.
+    arguments["weight"] /= 4
     for reduction, workspace in (("none", 2**22), ("mean", 2**24)):
         assert_kernel_is_right(
             arguments,

@@ -292,17 +292,58 @@ def test_missing_parts_of_torchaudio_are_named(monkeypatch):
         losses.torchaudio_obstacle.cache_clear()
 
 
-def test_numba_says_why_it_cannot_run(monkeypatch):
+@pytest.fixture
+def numba_gpu(monkeypatch):
+    """A machine on which only SpeechBrain's class itself may fail."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    ones, zeros = torch.ones, torch.zeros
+    on_cpu = {"ones": ones, "zeros": zeros}
+    for name, function in on_cpu.items():
+        monkeypatch.setattr(
+            torch,
+            name,
+            lambda *size, function=function, device=None, **options: function(
+                *size, **options
+            ),
+        )
+    losses.numba_obstacle.cache_clear()
+    yield
+    losses.numba_obstacle.cache_clear()
+
+
+def test_numba_says_why_it_cannot_run():
     with pytest.raises(RuntimeError, match="'numba' cannot run .* cpu device"):
         transducer_loss(*lattice(), BLANK, backend="numba")
     cuda = torch.device("cuda")
-    assert losses._numba_obstacle(cuda, 1023) is None
     obstacle = losses._numba_obstacle(cuda, 1024)
     assert obstacle == "it takes at most 1023 labels, not 1024"
-    monkeypatch.setattr(losses, "_numba_obstacle", lambda *_: None)
+
+
+def test_numba_that_does_not_import_is_named(monkeypatch, numba_gpu):
     monkeypatch.setitem(sys.modules, NUMBA, None)
-    with pytest.raises(RuntimeError, match="SpeechBrain's loss does not impo"):
-        transducer_loss(*lattice(), BLANK, backend="numba")
+    obstacle = losses._numba_obstacle(torch.device("cuda"), 1023)
+    assert obstacle.startswith("SpeechBrain's loss does not run with this num")
+    assert NUMBA in obstacle
+
+
+def test_numba_that_fails_with_its_first_kernel_is_named(
+    monkeypatch, numba_gpu
+):
+    def apply(*_):
+        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
+
+    module = types.ModuleType(NUMBA)
+    module.Transducer = types.SimpleNamespace(apply=apply)
+    monkeypatch.setitem(sys.modules, NUMBA, module)
+    obstacle = losses._numba_obstacle(torch.device("cuda"), 1)
+    assert "(module 'numpy' has no attribute 'row_stack')" in obstacle
+
+
+def test_numba_that_runs_is_not_refused(monkeypatch, numba_gpu):
+    module = types.ModuleType(NUMBA)
+    module.Transducer = NumbaLike
+    monkeypatch.setitem(sys.modules, NUMBA, module)
+    assert losses._numba_obstacle(torch.device("cuda"), 1023) is None
 
 
 class NumbaLike(torch.autograd.Function):
