@@ -29,8 +29,6 @@ FLAGS = {
     "precision": "fp32",
     "eval_precision": "fp32",
 }
-# SpeechBrain's own front end waits for its kernels to be timed.
-CONFORMER = {"frontend_backend": "torch"}
 # Published for LibriSpeech.
 LIBRISPEECH = {"streaming": True, "precision": "bf16"}
 CALL = """kernels: !apply:speechbrain_triton.apply_kernels
@@ -142,8 +140,6 @@ def test_flags_are_the_first_keys(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     keys = [line for line in lines if line and line[0] not in "# \t-"]
     flags = FLAGS | (LIBRISPEECH if "LibriSpeech" in path.parts else {})
-    if path not in FAST:
-        flags |= CONFORMER
     for line, (flag, default) in zip(keys, flags.items(), strict=False):
         assert line.split("#")[0].strip() == f"{flag}: {default}"
     # The architecture first: else its kernels would not be switched.
