@@ -335,7 +335,10 @@ CASES: tuple[Measured, ...] = (
 
 
 def select(
-    ops: Sequence[str], shape: str | None = None, quick: bool = False
+    ops: Sequence[str],
+    shape: str | None = None,
+    quick: bool = False,
+    dtype: str | None = None,
 ) -> list[Measured]:
     """Choose cases, in their order.
 
@@ -347,6 +350,8 @@ def select(
         A text that the shape must contain.
     quick : bool
         Of each op only the first case.
+    dtype : str, optional
+        ``"float32"``, ``"bfloat16"`` or ``"float16"``: only cases of it.
 
     Returns
     -------
@@ -365,12 +370,17 @@ def select(
     chosen = [
         case
         for case in CASES
-        if case.op in ops and (shape is None or shape in case.shape)
+        if case.op in ops
+        and (shape is None or shape in case.shape)
+        and (dtype is None or dtype == case.dtype)
     ]
     if not chosen:
+        wanted = dtype or ""
+        if shape is not None:
+            wanted = f"{wanted} with {shape!r} in its shape".strip()
         raise ValueError(
-            f"No case of {', '.join(ops)} has {shape!r} in its shape; shapes "
-            f"are written like {CASES[0].shape}_chunk16."
+            f"No case of {', '.join(ops)} is {wanted}; shapes are written like "
+            f"{CASES[0].shape}_chunk16."
         )
     if quick:
         first = {case.op: case for case in reversed(chosen)}

@@ -103,6 +103,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only shapes that contain TEXT, such as C512_K9 or chunk16",
     )
     parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float16", "float32"),
+        help="only cases of this dtype (of modules: of autocast)",
+    )
+    parser.add_argument(
         "--quick",
         action="store_true",
         help="only the first case of each op",
@@ -145,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.profile and "train_step" not in args.op:
         raise ValueError("--profile is of train_step; add --op train_step.")
-    chosen = select(args.op, args.shape, args.quick)
+    chosen = select(args.op, args.shape, args.quick, args.dtype)
     if not torch.cuda.is_available():
         raise ValueError("bench needs a GPU, and torch finds none here.")
     missing = _missing(chosen, args.impl)

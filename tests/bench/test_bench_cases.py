@@ -66,6 +66,8 @@ def test_quick_takes_the_first_of_each_op():
 def test_a_shape_that_does_not_exist_is_named():
     with pytest.raises(ValueError, match="'K32' in its shape.*like B64_T400"):
         select(command.OPS, "K32")
+    with pytest.raises(ValueError, match="is float32 with 'libri' in its sha"):
+        select(command.OPS, "libri", dtype="float32")
 
 
 def test_the_ladder_has_every_step_once():

@@ -373,6 +373,14 @@ def test_a_shape_that_no_case_has(capsys):
     assert "'K32' in its shape" in capsys.readouterr().err
 
 
+def test_one_dtype(bench, capsys):
+    rows, _ = bench("--op", "train_step", "--dtype", "float16")
+    assert rows and {row["dtype"] for row in rows} == {"float16"}
+    assert cli.main(["bench", "--op", "geglu_ffn", "--dtype", "float32"]) == 2
+    error = capsys.readouterr().err
+    assert "No case of geglu_ffn is float32; shapes are" in error
+
+
 def test_without_a_gpu(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main(["bench", "--quick"]) == 2
