@@ -27,14 +27,21 @@ OPS = (
     "depthwise_conv1d",
     "conv_module",
     "frontend",
+    "convolution_frontend",
     "geglu_linear",
     "geglu_ffn",
     "geglu_ladder",
     "transducer_loss",
+    "transducer_joint_loss",
     "train_step",
 )
 # Modules: some take minutes to compile.
-COMPILED_IF_ASKED = ("conv_module", "frontend", "geglu_ffn")
+COMPILED_IF_ASKED = (
+    "conv_module",
+    "frontend",
+    "convolution_frontend",
+    "geglu_ffn",
+)
 # Takes minutes, and tens of GiB where stock is timed.
 ONLY_IF_ASKED = ("train_step",)
 COLUMNS = (
@@ -58,19 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.epilog = (
         "Passes: 'fwd' is without autograd, 'fwd_bwd' with the gradients of "
-        "all parameters and, but for frontend, of the input. For conv_module, "
-        "frontend and geglu_ffn these are wall times of calls issued back to "
-        "back, as in training, and 'fwd_gpu' and 'fwd_bwd_gpu' are what the "
-        "GPU itself needs; 'step' and 'step_gpu' are the same for a chunk of "
-        "a stream. For depthwise_conv1d and geglu_linear 'fwd' and 'fwd_bwd' "
-        "are what the GPU itself needs, and 'fwd_wall' and 'fwd_bwd_wall' are "
-        "wall times; geglu_ladder has 'fwd' alone, for each step from a "
-        "matmul to the whole of geglu_linear. What the GPU needs is measured "
-        "by replaying a graph of calls; for transducer_loss, where others wait "
-        "for the GPU, 'fwd' and 'fwd_bwd' are times between device events "
-        "around single calls. 'limit' copies as many bytes as the op must "
-        "move, for the modules after their matmuls, and 'matmul_only' is the "
-        "matmuls of geglu_linear by themselves. For train_step, a training "
+        "all parameters and, but for front ends, of the input. For modules "
+        "(conv_module, frontend, convolution_frontend, geglu_ffn) these are "
+        "wall times of calls issued back to back, as in training, and "
+        "'fwd_gpu' and 'fwd_bwd_gpu' are what the GPU itself needs; 'step' and "
+        "'step_gpu' are the same for a chunk of a stream. For depthwise_conv1d "
+        "and geglu_linear 'fwd' and 'fwd_bwd' are what the GPU itself needs, "
+        "and 'fwd_wall' and 'fwd_bwd_wall' are wall times; geglu_ladder has "
+        "'fwd' alone, for each step from a matmul to the whole of "
+        "geglu_linear. What the GPU needs is measured by replaying a graph of "
+        "calls; for the two losses, where others wait for the GPU, 'fwd' and "
+        "'fwd_bwd' are times between device events around single calls. "
+        "'limit' copies as many bytes as the op must move, for modules after "
+        "their matmuls, and is the matmuls alone for geglu_ffn and "
+        "transducer_joint_loss; 'matmul_only' is the matmuls of geglu_linear "
+        "by themselves. For train_step, a training "
         "step of the LibriSpeech recipe on random audio from its features to "
         "the optimizer, 'step' is wall time of steps issued back to back, and "
         "MiB all that is allocated at the peak."
@@ -88,13 +97,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=IMPLS,
         help="which implementations; 'eager' is plain PyTorch where "
-        "SpeechBrain has nothing, 'channels_last' is there for frontend, "
+        "SpeechBrain has nothing, 'channels_last' is there for front ends, "
         "'liger' (the package liger-kernel, where it is installed) and "
-        "'matmul_only' for geglu_linear; 'torchaudio', SpeechBrain's 'numba' "
-        "(where they can be imported) and 'triton_inplace' for "
-        "transducer_loss; for train_step 'torchaudio' and 'numba' are stock "
-        "with these losses, 'triton' all kernels, and 'triton_fused_joint' "
-        "the joint network in the loss, too; 'compile' takes minutes to build "
+        "'matmul_only' for geglu_linear; 'torchaudio' and SpeechBrain's "
+        "'numba' (where they run) for the losses, 'triton_inplace' for "
+        "transducer_loss and 'triton_fused_joint', with the joint network in "
+        "the loss, for transducer_joint_loss; for train_step 'torchaudio' and "
+        "'numba' are stock with these losses, and 'triton' and "
+        "'triton_fused_joint' all kernels; 'compile' takes minutes to build "
         "for the modules (default: all, of modules all but compile)",
     )
     parser.add_argument(

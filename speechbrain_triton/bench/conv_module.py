@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 
-from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.limit import copy_pair
+from speechbrain_triton.bench.shapes import Case
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, under_autocast
 from speechbrain_triton.modules import TritonConvolutionModule

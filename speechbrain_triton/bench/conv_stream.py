@@ -5,7 +5,7 @@ from copy import deepcopy
 import torch
 from speechbrain.lobes.models.transformer.Conformer import ConvolutionModule
 
-from speechbrain_triton.bench.cases import Case
+from speechbrain_triton.bench.shapes import Case
 from speechbrain_triton.bench.timing import Inputs
 from speechbrain_triton.bench.variant import ForwardVariant
 from speechbrain_triton.modules import TritonConvolutionModule

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.limit import copy_pair
+from speechbrain_triton.bench.shapes import Case
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, doubles
 from speechbrain_triton.ops import depthwise_conv1d

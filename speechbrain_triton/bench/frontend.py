@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.limit import copy_pair
+from speechbrain_triton.bench.shapes import Case
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, under_autocast
 from speechbrain_triton.modules import FastConformerFrontEnd

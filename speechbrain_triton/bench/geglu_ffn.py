@@ -6,7 +6,7 @@ from copy import deepcopy
 import torch
 import torch.nn.functional as F
 
-from speechbrain_triton.bench.cases import FeedForwardCase
+from speechbrain_triton.bench.shapes import FeedForwardCase
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, doubles, under_autocast
 from speechbrain_triton.modules import GEGLUFeedForward

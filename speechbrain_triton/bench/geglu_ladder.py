@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from speechbrain_triton.bench.cases import LinearCase
 from speechbrain_triton.bench.geglu_linear import EAGER, parameters
+from speechbrain_triton.bench.shapes import LinearCase
 from speechbrain_triton.bench.timing import Inputs
 from speechbrain_triton.bench.variant import ForwardVariant, Outputs
 from speechbrain_triton.ops import geglu_linear

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from speechbrain_triton.bench.cases import LinearCase
+from speechbrain_triton.bench.shapes import LinearCase
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, doubles
 from speechbrain_triton.ops import geglu_linear

@@ -8,16 +8,18 @@ import torch
 from speechbrain_triton.bench import (
     conv_module,
     conv_stream,
+    convolution_frontend,
     depthwise_conv1d,
     frontend,
     geglu_ffn,
     geglu_ladder,
     geglu_linear,
     train_step,
+    transducer_joint_loss,
     transducer_loss,
 )
-from speechbrain_triton.bench.cases import Measured
 from speechbrain_triton.bench.check import CheckFailed, complaint
+from speechbrain_triton.bench.shapes import Measured
 from speechbrain_triton.bench.timing import (
     Timing,
     rotate,
@@ -38,11 +40,13 @@ OPS = {
     "conv_module": conv_module,
     "conv_stream": conv_stream,
     "frontend": frontend,
+    "convolution_frontend": convolution_frontend,
     "geglu_linear": geglu_linear,
     "geglu_ffn": geglu_ffn,
     "geglu_ffn_dropout": geglu_ffn,
     "geglu_ladder": geglu_ladder,
     "transducer_loss": transducer_loss,
+    "transducer_joint_loss": transducer_joint_loss,
     "train_step": train_step,
 }
 
@@ -81,14 +85,21 @@ GEGLU = ("eager", "compile", "liger", "triton")
 LOSSES = ("torchaudio", "numba", "triton", "limit")
 
 
-def _module_passes(*formats: str) -> tuple[Pass, ...]:
-    """Passes of a module, of which stock has more memory formats than one."""
-    in_steps = ("stock", *formats, "compile", "triton")
+def _module_passes(
+    *others: str, without: str | None = None
+) -> tuple[Pass, ...]:
+    """Passes of a module, some of which have other implementations, too."""
+
+    def timed(name, timer, impls):
+        impls = (impl for impl in (*impls, *others) if impl != without)
+        return Pass(name, timer, tuple(impls))
+
+    in_steps = ("stock", "compile", "triton")
     return (
-        Pass("fwd", time_steps, in_steps),
-        Pass("fwd_bwd", time_steps, in_steps),
-        Pass("fwd_gpu", time_kernel, (*formats, *ON_DEVICE)),
-        Pass("fwd_bwd_gpu", time_kernel, (*formats, *ON_DEVICE)),
+        timed("fwd", time_steps, in_steps),
+        timed("fwd_bwd", time_steps, in_steps),
+        timed("fwd_gpu", time_kernel, ON_DEVICE),
+        timed("fwd_bwd_gpu", time_kernel, ON_DEVICE),
     )
 
 
@@ -101,6 +112,7 @@ PASSES: dict[str, tuple[Pass, ...]] = {
     ),
     "conv_module": _module_passes(),
     "frontend": _module_passes("channels_last"),
+    "convolution_frontend": _module_passes("channels_last", without="limit"),
     "conv_stream": (
         Pass("step", time_steps, ("stock", "triton")),
         Pass("step_gpu", time_kernel, ("stock", "triton")),
@@ -113,15 +125,16 @@ PASSES: dict[str, tuple[Pass, ...]] = {
     ),
     "geglu_ffn": _module_passes(),
     # Compiled, stock draws a mask that nothing else draws.
-    "geglu_ffn_dropout": tuple(
-        replace(p, impls=tuple(impl for impl in p.impls if impl != "compile"))
-        for p in _module_passes()
-    ),
+    "geglu_ffn_dropout": _module_passes(without="compile"),
     "geglu_ladder": (Pass("fwd", time_kernel, ("eager", "compile", "triton")),),
     # Others' losses wait for the GPU and cannot be captured.
     "transducer_loss": (
         Pass("fwd", time_calls, LOSSES),
         Pass("fwd_bwd", time_calls, (*LOSSES, "triton_inplace")),
+    ),
+    "transducer_joint_loss": (
+        Pass("fwd", time_calls, (*LOSSES, "triton_fused_joint")),
+        Pass("fwd_bwd", time_calls, (*LOSSES, "triton_fused_joint")),
     ),
     "train_step": (Pass("step", time_training, tuple(train_step.TIMED)),),
 }
@@ -164,12 +177,12 @@ def measure(
         ``"stock"``, ``"eager"`` (plain PyTorch where SpeechBrain has
         nothing), ``"channels_last"`` (only front ends), ``"compile"``,
         ``"liger"`` (only ``geglu_linear``), ``"torchaudio"`` and ``"numba"``
-        (only ``transducer_loss`` and ``train_step``), ``"triton"``,
-        ``"triton_inplace"`` (only the gradient of ``transducer_loss``),
-        ``"triton_fused_joint"`` (only ``train_step``), ``"matmul_only"``
+        (only losses and ``train_step``), ``"triton"``, ``"triton_inplace"``
+        (only the gradient of ``transducer_loss``), ``"triton_fused_joint"``
+        (only ``transducer_joint_loss`` and ``train_step``), ``"matmul_only"``
         (the matmuls of ``geglu_linear`` by themselves) or ``"limit"`` (a copy
         that moves as many bytes as the op must; for a module after its
-        matmuls).
+        matmuls, and for ``transducer_joint_loss`` its matmuls alone).
     device : str
         Where.
 
@@ -184,7 +197,7 @@ def measure(
         they are such wall times, and ``fwd_gpu`` and ``fwd_bwd_gpu`` times of
         the device. ``step`` and ``step_gpu`` are the same for a chunk of a
         stream; ``step`` of ``train_step`` is a training step's wall time.
-        Those of ``transducer_loss`` are times between device events.
+        Those of the losses are times between device events.
 
     Raises
     ------

@@ -11,8 +11,8 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import profile, record_function
 
-from speechbrain_triton.bench.cases import TrainingCase
 from speechbrain_triton.bench.check import CheckFailed
+from speechbrain_triton.bench.shapes import TrainingCase
 from speechbrain_triton.bench.timing import (
     FEWEST_SETS,
     UNTIMED_TRAINING_STEPS,

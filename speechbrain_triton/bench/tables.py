@@ -7,7 +7,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
-from speechbrain_triton.bench.cases import TrainingCase
+from speechbrain_triton.bench.shapes import TrainingCase
 
 # With these the table compares the others.
 BASELINES = ("stock", "eager", "torchaudio")

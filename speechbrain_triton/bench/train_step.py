@@ -13,8 +13,8 @@ from hyperpyyaml import load_hyperpyyaml
 from speechbrain.dataio.batch import PaddedData
 from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 
-from speechbrain_triton.bench.cases import TrainingCase
 from speechbrain_triton.bench.check import CheckFailed
+from speechbrain_triton.bench.shapes import TrainingCase
 from speechbrain_triton.bench.timing import Inputs
 from speechbrain_triton.demo import find_recipe
 from speechbrain_triton.training import TransducerBrain

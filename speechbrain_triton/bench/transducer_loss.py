@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from speechbrain.nnet.losses import transducer_loss as speechbrain_loss
 
-from speechbrain_triton.bench.cases import TransducerCase
 from speechbrain_triton.bench.limit import copy_pair
+from speechbrain_triton.bench.shapes import TransducerCase
 from speechbrain_triton.bench.timing import Inputs
 from speechbrain_triton.bench.variant import LossVariant
 from speechbrain_triton.ops import transducer_loss
@@ -67,16 +67,11 @@ def obstacle(impl: str) -> str | None:
     impl : str
         ``"torchaudio"`` or ``"numba"``.
     """
-    if impl == "torchaudio":
-        from speechbrain_triton.training.losses import torchaudio_obstacle
+    from speechbrain_triton.training import losses
 
-        return torchaudio_obstacle()
-    try:
-        import speechbrain.integrations.numba.transducer_loss  # noqa: F401
-    except Exception as error:  # numba raises what it likes
-        reason = (str(error) or repr(error)).splitlines()[0]
-        return f"SpeechBrain's loss does not import ({reason})"
-    return None
+    if impl == "torchaudio":
+        return losses.torchaudio_obstacle()
+    return losses.numba_obstacle()
 
 
 def _torchaudio(logits, targets, frames, labels):
@@ -130,19 +125,24 @@ def draw(case: TransducerCase, device: str) -> Inputs:
         What ``LossVariant.inputs`` takes. All utterances have T frames and U
         labels, all int32 as torchaudio wants them.
     """
-    B, T, U, V = case.B, case.T, case.U, case.V
-    logits = torch.randn(B, T, U + 1, V, device=device)
-
-    def int32(length):
-        return torch.full((B,), length, dtype=torch.int32, device=device)
-
+    logits = torch.randn(case.B, case.T, case.U + 1, case.V, device=device)
     return (
         logits.to(case.torch_dtype),
-        torch.randint(1, V, (B, U), dtype=torch.int32, device=device),
-        int32(T),
-        int32(U),
-        torch.rand(B, device=device) + 0.5,
+        *draw_labels(case, device),
+        torch.rand(case.B, device=device) + 0.5,
     )
+
+
+def draw_labels(case: TransducerCase, device: str) -> Inputs:
+    """Draw targets (B, U) and make frames and labels (B,), all int32."""
+
+    def int32(length):
+        return torch.full((case.B,), length, dtype=torch.int32, device=device)
+
+    targets = torch.randint(
+        1, case.V, (case.B, case.U), dtype=torch.int32, device=device
+    )
+    return targets, int32(case.T), int32(case.U)
 
 
 def least_bytes(case: TransducerCase, backward: bool) -> int:

@@ -275,4 +275,100 @@ class LossVariant:
         }
 
 
-AnyVariant = ForwardVariant | Variant | LossVariant
+@dataclass(frozen=True)
+class JointVariant:
+    """The loss of a joint network, and the gradients of all that goes in.
+
+    What is differentiated is the mean over utterances, as in training: whole
+    batches' gradients can be had for less than each utterance's.
+
+    Arguments
+    ---------
+    forward : callable
+        Takes encoder, predictor, the parameters, targets, frames and labels,
+        and by name ``reduction``: ``"mean"``, or ``"none"`` for a value of
+        each utterance.
+    params : dict
+        The parameters by name.
+    dtype : torch.dtype
+        Of encoder and predictor.
+    per_frame : bool
+        Whether its values, but not its gradients, are divided by the frames,
+        which are the same of all utterances.
+    against : tuple of str
+        See :class:`Variant`.
+    """
+
+    forward: Callable[..., torch.Tensor]
+    params: dict[str, torch.Tensor]
+    dtype: torch.dtype
+    per_frame: bool = False
+    against: tuple[str, str] = ("twin", "exact")
+
+    def inputs(
+        self,
+        encoder: torch.Tensor,
+        predictor: torch.Tensor,
+        *labels: torch.Tensor,
+    ) -> Inputs:
+        """Bring encoder and predictor into this variant's dtype, as leaves.
+
+        Arguments
+        ---------
+        encoder : torch.Tensor
+            (B, T, J).
+        predictor : torch.Tensor
+            (B, U + 1, J).
+        *labels : torch.Tensor
+            Targets (B, U), and frames and labels (B,).
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            The five.
+        """
+        encoder, predictor = (
+            tensor.detach().to(self.dtype).requires_grad_()
+            for tensor in (encoder, predictor)
+        )
+        return encoder, predictor, *labels
+
+    def run_forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Compute the mean without autograd."""
+        with torch.no_grad():
+            return self._loss(inputs, "mean")
+
+    def run_both(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Compute the gradients of encoder, predictor and parameters."""
+        return self._gradients(self._loss(inputs, "mean"), inputs)
+
+    def _loss(self, inputs, reduction):
+        joint, labels = inputs[:2], inputs[2:]
+        return self.forward(
+            *joint, *self.params.values(), *labels, reduction=reduction
+        )
+
+    def _gradients(self, loss, inputs):
+        leaves = (*inputs[:2], *self.params.values())
+        return torch.autograd.grad(loss, leaves)
+
+    def outcome(self, *drawn: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Compute what the check compares: values are brought to -log p."""
+        inputs = self.inputs(*drawn)
+        with torch.no_grad():
+            costs = self._loss(inputs, "none")
+        mean = self._loss(inputs, "mean")
+        grads = self._gradients(mean, inputs)
+        names = ("encoder", "predictor", *self.params)
+        frames = inputs[3][0].double() if self.per_frame else 1.0
+        return {
+            "the mean": mean.detach() * frames,
+            "each utterance's loss without autograd": costs * frames,
+            **{
+                f"the gradient of {name}": grad
+                for name, grad in zip(names, grads, strict=True)
+            },
+        }
+
+
+AnyVariant = ForwardVariant | Variant | LossVariant | JointVariant

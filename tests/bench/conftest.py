@@ -1,11 +1,16 @@
 """Passes without a clock."""
 
+import sys
+import types
 from dataclasses import replace
 
 import pytest
 import torch
 
 from speechbrain_triton.bench import measure, timing
+from speechbrain_triton.ops.transducer_loss import transducer_loss_reference
+
+NUMBA = "speechbrain.integrations.numba.transducer_loss"
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +45,38 @@ def calls(monkeypatch, one_set):
     }
     monkeypatch.setattr(measure, "PASSES", passes)
     return calls
+
+
+@pytest.fixture
+def numba(monkeypatch):
+    """Put a class in the place of SpeechBrain's, which needs a card.
+
+    Its values are divided by the frames and its gradients are not, or both
+    are.
+    """
+
+    def put(per_frame_gradient=False):
+        class Transducer(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, log_probs, labels, T, U, blank, reduction):
+                assert reduction == "none"
+                with torch.enable_grad():
+                    x = log_probs.detach().requires_grad_()
+                    cost = transducer_loss_reference(
+                        x, labels, T, U, blank=blank
+                    )
+                    (ctx.grads,) = torch.autograd.grad(cost.sum(), x)
+                if per_frame_gradient:
+                    ctx.grads /= T.view(-1, 1, 1, 1)
+                return cost.detach() / T
+
+            @staticmethod
+            def backward(ctx, grad):
+                return ctx.grads * grad.view(-1, 1, 1, 1), *(None,) * 5
+
+        module = types.ModuleType(NUMBA)
+        module.Transducer = Transducer
+        monkeypatch.setitem(sys.modules, NUMBA, module)
+
+    put()
+    return put

@@ -7,10 +7,12 @@ import pytest
 from speechbrain_triton.bench import command, geglu_ladder
 from speechbrain_triton.bench.cases import (
     CASES,
+    CNN,
     DEPTHWISE,
     FEED_FORWARD,
     FRONTEND,
     GEGLU,
+    JOINT,
     LADDER,
     MODULE,
     TRAINING,
@@ -31,6 +33,8 @@ def test_shapes_are_written_as_in_the_tables():
     assert LADDER.shape == "M25600_K512_N2048_matmul"
     assert FEED_FORWARD.shape == "B64_T400_C512_F2048"
     assert TRANSDUCER.shape == "B40_T375_U55_V1000"
+    assert JOINT.shape == "B40_T375_U55_V1000_J640"
+    assert CNN.shape == "B40_T1500_F80_C64"
     assert TRAINING.shape == "libri_40x15s_full"
     fast = replace(TRAINING, fast=True, chunk=16)
     assert fast.shape == "libri_fast_40x15s_chunk16"
@@ -52,10 +56,12 @@ def test_quick_takes_the_first_of_each_op():
         DEPTHWISE,
         MODULE,
         FRONTEND,
+        CNN,
         GEGLU,
         FEED_FORWARD,
         LADDER,
         TRANSDUCER,
+        JOINT,
         TRAINING,
     ]
     # Where an op has no such shape, the other's is left.
@@ -87,10 +93,13 @@ def test_checks_are_of_sizes_that_fit_in_float64():
     assert {case.op for case in smaller.values()} == {
         "geglu_linear",
         "frontend",
+        "convolution_frontend",
         "transducer_loss",
+        "transducer_joint_loss",
         "train_step",
     }
     assert smaller["libri_40x15s_full"].B == 2
     assert smaller["B40_T375_U55_V1000"] == replace(TRANSDUCER, B=2)
+    assert smaller["B40_T375_U55_V1000_J640"] == replace(JOINT, B=8)
     for case in select(["geglu_linear", "geglu_ladder"]):
         assert case.checked.M * 2 * case.N * 8 <= 2**30

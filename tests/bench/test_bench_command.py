@@ -87,6 +87,11 @@ def test_rows_of_a_quick_run(bench):
         *(("frontend", name, "triton") for name in both),
         *(("frontend", name, "limit") for name in both[2:]),
         *(
+            ("convolution_frontend", name, impl)
+            for impl in ("stock", "channels_last", "triton")
+            for name in both
+        ),
+        *(
             ("geglu_linear", name, impl)
             for impl in ("eager", "compile", "liger")
             for name in walls
@@ -107,6 +112,17 @@ def test_rows_of_a_quick_run(bench):
         ),
         ("transducer_loss", "fwd_bwd", "triton_inplace"),
         *(("transducer_loss", name, "limit") for name in walls[:2]),
+        *(
+            ("transducer_joint_loss", name, impl)
+            for impl in (
+                "torchaudio",
+                "numba",
+                "triton",
+                "triton_fused_joint",
+                "limit",
+            )
+            for name in walls[:2]
+        ),
     ]
     assert rows[4] == {
         "op": "depthwise_conv1d",
@@ -138,7 +154,7 @@ def test_options_choose_rows(bench):
         if "compile" in key and not key[0].startswith("geglu_l")
     ] == [
         (op, name, "compile")
-        for op in ("conv_module", "frontend", "geglu_ffn")
+        for op in command.COMPILED_IF_ASKED
         for name in ("fwd", "fwd_bwd")
     ]
 
@@ -279,55 +295,45 @@ def test_each_row_is_printed_when_it_is_measured(bench):
     ]
 
 
-def test_without_liger_its_rows_are_missing_with_a_note(bench, monkeypatch):
+@pytest.mark.parametrize(
+    "op, impl, reason",
+    [
+        (
+            "geglu_linear",
+            "liger",
+            ", which is not installed (pip install liger-kernel).",
+        ),
+        ("transducer_loss", "numba", ", because numpy is too new."),
+        ("transducer_joint_loss", "numba", ", because numpy is too new."),
+        ("transducer_loss", "torchaudio", ", because it has no CUDA."),
+    ],
+)
+def test_what_cannot_run_has_no_rows_but_a_note(
+    op, impl, reason, bench, monkeypatch
+):
     right = importlib.util.find_spec
+    obstacles = {"numba": "numpy is too new", "torchaudio": "it has no CUDA"}
     monkeypatch.setattr(command, "_obstacle", OBSTACLE)
     monkeypatch.setattr(
         "importlib.util.find_spec",
         lambda name: None if name == "liger_kernel" else right(name),
     )
-    note = (
-        "speechbrain-triton: no rows of liger, which is not installed "
-        "(pip install liger-kernel)."
-    )
-    rows, captured = bench("--op", "geglu_linear")
-    assert {row["impl"] for row in rows} == {
-        "eager",
-        "compile",
-        "matmul_only",
-        "triton",
-    }
-    assert captured.err.splitlines().count(note) == 1
-    for arguments in (
-        ("--op", "geglu_linear", "--impl", "triton"),
-        ("--op", "conv_module"),
-    ):
-        _, captured = bench(*arguments)
-        assert note not in captured.err
-
-
-def test_without_numba_its_rows_are_missing_with_a_note(bench, monkeypatch):
-    monkeypatch.setattr(command, "_obstacle", OBSTACLE)
     monkeypatch.setattr(
         transducer_loss,
         "obstacle",
-        {"numba": "numpy is too new", "torchaudio": None}.get,
+        lambda other: obstacles[other] if other == impl else None,
     )
-    note = "speechbrain-triton: no rows of numba, because numpy is too new."
-    rows, captured = bench("--op", "transducer_loss")
-    assert {row["impl"] for row in rows} == {
-        "torchaudio",
-        "triton",
-        "triton_inplace",
-        "limit",
-    }
+    note = f"speechbrain-triton: no rows of {impl}{reason}"
+    rows, captured = bench("--op", op)
+    timed = {other for p in measure.PASSES[op] for other in p.impls}
+    assert {row["impl"] for row in rows} == timed - {impl}
     assert captured.err.splitlines().count(note) == 1
     for arguments in (
-        ("--op", "transducer_loss", "--impl", "triton"),
+        ("--op", op, "--impl", "triton"),
         ("--op", "conv_module"),
     ):
         _, captured = bench(*arguments)
-        assert "numba" not in captured.err
+        assert impl not in captured.err
 
 
 def test_a_failed_check_costs_the_rows_of_one_implementation(

@@ -13,8 +13,8 @@ from speechbrain_triton.bench import (
     geglu_linear,
     measure,
 )
-from speechbrain_triton.bench.cases import FeedForwardCase, LinearCase
 from speechbrain_triton.bench.check import CheckFailed, relative_error
+from speechbrain_triton.bench.shapes import FeedForwardCase, LinearCase
 
 GEGLU = LinearCase("geglu_linear", 26, 16, 12, "float16")
 LADDER = replace(GEGLU, op="geglu_ladder", step="matmul_gelu_mul")

@@ -12,6 +12,7 @@ from speechbrain_triton.bench import (
     cases,
     depthwise_conv1d,
     measure,
+    shapes,
     step_profile,
     train_step,
     transducer_loss,
@@ -30,12 +31,16 @@ alone = pytest.mark.skipif(
     "PYTEST_XDIST_WORKER" in os.environ, reason="needs the card for itself"
 )
 
-DEPTHWISE = cases.Case("depthwise_conv1d", 2, 70, 64, 15, "bfloat16", chunk=8)
+DEPTHWISE = shapes.Case("depthwise_conv1d", 2, 70, 64, 15, "bfloat16", chunk=8)
 MODULE = replace(DEPTHWISE, op="conv_module")
-GEGLU = cases.LinearCase("geglu_linear", 300, 64, 256, "bfloat16")
-FEED_FORWARD = cases.FeedForwardCase("geglu_ffn", 2, 70, 64, 256, "bfloat16")
+GEGLU = shapes.LinearCase("geglu_linear", 300, 64, 256, "bfloat16")
+FEED_FORWARD = shapes.FeedForwardCase("geglu_ffn", 2, 70, 64, 256, "bfloat16")
 DROPOUT = replace(FEED_FORWARD, dropout=0.1)
-TRANSDUCER = cases.TransducerCase("transducer_loss", 3, 60, 9, 128, "bfloat16")
+TRANSDUCER = shapes.TransducerCase("transducer_loss", 3, 60, 9, 128, "bfloat16")
+JOINT = shapes.JointCase(
+    "transducer_joint_loss", 8, 60, 9, 128, "bfloat16", J=64
+)
+CNN = shapes.Case("convolution_frontend", 2, 120, 32, 3, "bfloat16", F=40)
 
 SIZES = {
     "d_model": 64,
@@ -45,7 +50,7 @@ SIZES = {
     "dec_dim": 32,
     "joint_dim": 32,
 }
-STEP = cases.TrainingCase(
+STEP = shapes.TrainingCase(
     "train_step",
     "bfloat16",
     B=4,
@@ -153,6 +158,21 @@ def test_memory_is_measured_and_given_back():
                 "triton_inplace",
                 "limit",
             )
+        ),
+        *(
+            (JOINT, impl)
+            for impl in (
+                "torchaudio",
+                "numba",
+                "triton",
+                "triton_fused_joint",
+                "limit",
+            )
+        ),
+        *(
+            (replace(CNN, dtype=dtype), impl)
+            for dtype in ("bfloat16", "float16")
+            for impl in ("stock", "channels_last", "triton")
         ),
     ],
     ids=str,

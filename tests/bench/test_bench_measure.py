@@ -13,8 +13,8 @@ from speechbrain_triton.bench import (
     measure,
     timing,
 )
-from speechbrain_triton.bench.cases import Case
 from speechbrain_triton.bench.check import CheckFailed
+from speechbrain_triton.bench.shapes import Case
 
 DEPTHWISE = Case("depthwise_conv1d", 2, 13, 16, 5, "float16", chunk=4)
 MODULE = replace(DEPTHWISE, op="conv_module")

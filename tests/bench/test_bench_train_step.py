@@ -9,8 +9,9 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
 from speechbrain_triton.bench import measure, step_profile, train_step
-from speechbrain_triton.bench.cases import TRAINING, TrainingCase
+from speechbrain_triton.bench.cases import TRAINING
 from speechbrain_triton.bench.check import CheckFailed
+from speechbrain_triton.bench.shapes import TrainingCase
 from speechbrain_triton.modules import TritonConvolutionModule
 from speechbrain_triton.training import TransducerBrain
 

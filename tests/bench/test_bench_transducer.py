@@ -1,7 +1,5 @@
 """The transducer loss: what is checked and timed, on tiny lattices."""
 
-import sys
-import types
 from dataclasses import replace
 from functools import partial
 
@@ -9,13 +7,13 @@ import pytest
 import torch
 
 from speechbrain_triton.bench import measure, timing, transducer_loss
-from speechbrain_triton.bench.cases import TRANSDUCER, TransducerCase
+from speechbrain_triton.bench.cases import TRANSDUCER
 from speechbrain_triton.bench.check import CheckFailed
-from speechbrain_triton.ops.transducer_loss import transducer_loss_reference
+from speechbrain_triton.bench.shapes import TransducerCase
+from speechbrain_triton.training import losses
 
 CASE = TransducerCase("transducer_loss", 3, 5, 4, 7, "float16")
 FLOAT32 = replace(CASE, dtype="float32")
-NUMBA = "speechbrain.integrations.numba.transducer_loss"
 BOTH = ("fwd", "fwd_bwd")
 
 pytestmark = pytest.mark.filterwarnings(
@@ -23,41 +21,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:divide by zero",
     "ignore:invalid value",
 )
-
-
-@pytest.fixture
-def numba(monkeypatch):
-    """Put a class in the place of SpeechBrain's, which needs a card.
-
-    Its values are divided by the frames and its gradients are not, or both
-    are.
-    """
-
-    def put(per_frame_gradient=False):
-        class Transducer(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, log_probs, labels, T, U, blank, reduction):
-                assert reduction == "none"
-                with torch.enable_grad():
-                    x = log_probs.detach().requires_grad_()
-                    cost = transducer_loss_reference(
-                        x, labels, T, U, blank=blank
-                    )
-                    (ctx.grads,) = torch.autograd.grad(cost.sum(), x)
-                if per_frame_gradient:
-                    ctx.grads /= T.view(-1, 1, 1, 1)
-                return cost.detach() / T
-
-            @staticmethod
-            def backward(ctx, grad):
-                return ctx.grads * grad.view(-1, 1, 1, 1), *(None,) * 5
-
-        module = types.ModuleType(NUMBA)
-        module.Transducer = Transducer
-        monkeypatch.setitem(sys.modules, NUMBA, module)
-
-    put()
-    return put
 
 
 def run(case, impl, device):
@@ -159,12 +122,11 @@ def test_a_changed_gradient_is_refused(device, monkeypatch):
         measure.check(CASE, device=device)
 
 
-def test_what_does_not_import_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, NUMBA, None)
-    assert transducer_loss.obstacle("numba").startswith(
-        "SpeechBrain's loss does not import (import of speechbrain.integ"
-    )
-    assert transducer_loss.obstacle("torchaudio") is None
+def test_obstacles_are_those_of_training(monkeypatch):
+    for impl in ("torchaudio", "numba"):
+        for reason in (f"{impl} is broken", None):
+            monkeypatch.setattr(losses, f"{impl}_obstacle", lambda r=reason: r)
+            assert transducer_loss.obstacle(impl) == reason
 
 
 def test_all_utterances_have_the_full_lengths(device):
