@@ -12,6 +12,7 @@ from speechbrain.lobes.models.transformer.Conformer import (
     ConvolutionModule,
 )
 from speechbrain.lobes.models.transformer.TransformerASR import TransformerASR
+from swap_kinds import fingerprint
 from torch import nn
 
 import speechbrain_triton as st
@@ -30,22 +31,6 @@ def convolutions(*shapes):
 
 def frames(device="cpu"):
     return torch.randn(2, 5, C, device=device)
-
-
-def fingerprint(model):
-    """All that must come back: classes, attributes, and what they hold."""
-    return [
-        (
-            name,
-            id(module),
-            type(module),
-            list(module.__dict__),
-            [id(value) for value in module.__dict__.values()],
-            [(n, id(p), p.requires_grad) for n, p in module.named_parameters()],
-            module.training,
-        )
-        for name, module in model.named_modules()
-    ]
 
 
 def classes(model):

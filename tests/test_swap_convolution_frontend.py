@@ -2,14 +2,21 @@
 
 import copy
 import logging
-import pickle
 
 import pytest
 import torch
-from hyperpyyaml import load_hyperpyyaml
 from speechbrain.lobes.models.convolution import ConvBlock, ConvolutionFrontEnd
 from speechbrain.nnet.CNN import Conv1d
 from speechbrain.nnet.normalization import BatchNorm2d
+from swap_kinds import (
+    BLOCKS,
+    KINDS,
+    F,
+    assert_left_alone,
+    blocks,
+    features,
+    fingerprint,
+)
 from torch import nn
 
 import speechbrain_triton as st
@@ -18,70 +25,31 @@ from speechbrain_triton.modules import (
     TritonConvolutionFrontEnd,
 )
 
-F = 8
-OPTIONS = {
-    "num_blocks": 2,
-    "num_layers_per_block": 1,
-    "out_channels": [4, 4],
-    "strides": [2, 2],
-    "residuals": [False, True],
-}
-YAML = """
-frontend_backend: torch
-CNN: !new:speechbrain.lobes.models.convolution.ConvolutionFrontEnd
-   input_shape: [8, 10, 8]
-   num_blocks: 2
-   num_layers_per_block: 1
-   out_channels: [4, 4]
-   strides: [2, 2]
-   residuals: [False, False]
-kernels: !apply:speechbrain_triton.apply_kernels
-   model: [!ref <CNN>]
-   frontend: !ref <frontend_backend>
-modules:
-   CNN: !ref <CNN>
-"""
-
-
-def frontend(**options):
-    return ConvolutionFrontEnd((8, 10, F), **{**OPTIONS, **options})
-
-
-def features(device):
-    return torch.randn(2, 12, F, device=device)
-
-
-def state(module):
-    return [
-        (name, id(m), type(m), list(m.__dict__), m.training, repr(m))
-        for name, m in module.named_modules()
-    ]
-
 
 @pytest.mark.parametrize("flag", ["auto", "triton", "torch"])
 def test_flag_changes_the_class_and_restore_brings_it_back(flag):
-    module = frontend()
-    before = state(module)
+    module = blocks()
+    before = fingerprint(module)
     report = st.apply_kernels(module, frontend=flag).frontend
     assert (report.names, report.left_alone) == ([""], {})
     if flag == "torch":
-        assert state(module) == before
+        assert fingerprint(module) == before
         assert st.restore(module) == 0
         return
     assert type(module) is TritonConvolutionFrontEnd
     assert module.backend == flag and f"backend='{flag}'" in repr(module)
-    assert state(module)[1:] == before[1:]
+    assert fingerprint(module)[1:] == before[1:]
     st.apply_kernels(module, frontend="torch")
-    assert state(module) == before
+    assert fingerprint(module) == before
     st.apply_kernels(module, frontend="triton")
     assert st.restore(module) == 1
-    assert state(module) == before
+    assert fingerprint(module) == before
     assert st.restore(module) == 0
 
 
 @pytest.mark.parametrize("built", ["auto", "torch"])
 def test_one_of_ours_gets_its_own_backend_back(built):
-    module = TritonConvolutionFrontEnd((8, 10, F), backend=built, **OPTIONS)
+    module = TritonConvolutionFrontEnd((8, 10, F), backend=built, **BLOCKS)
     st.apply_kernels(module, frontend="triton")
     assert module.backend == "triton"
     assert st.restore(module) == 1
@@ -89,20 +57,8 @@ def test_one_of_ours_gets_its_own_backend_back(built):
     assert module.backend == built
 
 
-def test_results_are_stocks_before_with_and_after(device, launches):
-    module = frontend(dropout=0.0).to(device)
-    x = features(device)
-    stock = module(x)
-    st.apply_kernels(module, frontend="triton")
-    assert not launches
-    torch.testing.assert_close(module(x), stock, rtol=1e-4, atol=1e-5)
-    assert launches["layer_norm_kernel"] == 3
-    st.restore(module)
-    assert torch.equal(module(x), stock)
-
-
 def test_objects_hooks_and_optimizer_stay(device, launches):
-    module = frontend().to(device)
+    module = blocks().to(device)
     module.convblock_0.convs.conv_0.conv.weight.requires_grad_(False)
     calls = []
     module.register_forward_hook(lambda *_: calls.append("forward"))
@@ -118,27 +74,13 @@ def test_objects_hooks_and_optimizer_stay(device, launches):
     assert calls == ["forward", "backward"] and launches
     fixed = [n for n, p in start.items() if p.equal(module.state_dict()[n])]
     assert fixed == ["convblock_0.convs.conv_0.conv.weight"]
-    loaded = frontend().load_state_dict(module.state_dict(), strict=True)
+    loaded = blocks().load_state_dict(module.state_dict(), strict=True)
     assert str(loaded) == "<All keys matched successfully>"
-
-
-@pytest.mark.parametrize(
-    "duplicate",
-    [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))],
-    ids=["deepcopy", "pickle"],
-)
-def test_copy_of_a_switched_front_end_restores(duplicate):
-    module = frontend()
-    st.apply_kernels(module, frontend="triton")
-    other = duplicate(module)
-    assert st.restore(other) == 1
-    assert type(other) is ConvolutionFrontEnd
-    assert type(module) is TritonConvolutionFrontEnd
 
 
 def test_both_front_ends_follow_the_flag(caplog):
     both = nn.ModuleDict(
-        {"one": frontend(), "two": FastConformerFrontEnd(F, channels=4)}
+        {"one": blocks(), "two": FastConformerFrontEnd(F, channels=4)}
     )
     with caplog.at_level(logging.INFO, "speechbrain_triton"):
         report = st.apply_kernels(both, frontend="torch")
@@ -154,7 +96,7 @@ def test_both_front_ends_follow_the_flag(caplog):
 
 def changed(name, change):
     def build():
-        module = frontend()
+        module = blocks()
         change(module.get_submodule(name))
         return module
 
@@ -163,7 +105,7 @@ def changed(name, change):
 
 def replaced(name, layer):
     def build():
-        module = frontend()
+        module = blocks()
         module.set_submodule(name, layer())
         return module
 
@@ -189,25 +131,25 @@ class Variant(ConvolutionFrontEnd):
 CONV, NORM = "convblock_0.convs.conv_0", "convblock_0.convs.norm_0"
 DROPOUT = "convblock_1.convs.dropout_0"
 UNCOVERED = {
-    "subclass": (lambda: Variant((8, 10, F), **OPTIONS), "its class Variant"),
+    "subclass": (lambda: Variant((8, 10, F), **BLOCKS), "its class Variant"),
     "no blocks": (
         lambda: ConvolutionFrontEnd((8, 10, F), num_blocks=0),
         "blocks other than SpeechBrain built",
     ),
     "Conv1d": (
-        lambda: frontend(conv_module=Conv1d, residuals=[False, False]),
+        lambda: blocks(conv_module=Conv1d, residuals=[False, False]),
         f"a Conv1d in place of {CONV}",
     ),
     "BatchNorm": (
-        lambda: frontend(norm=BatchNorm2d),
+        lambda: blocks(norm=BatchNorm2d),
         f"a BatchNorm2d in place of {NORM}",
     ),
     "wide": (
-        lambda: frontend(out_channels=[2049, 4]),
+        lambda: blocks(out_channels=[2049, 4]),
         f"the size of {NORM}, 8196, above 8192",
     ),
     "one channel": (
-        lambda: frontend(out_channels=[1, 4]),
+        lambda: blocks(out_channels=[1, 4]),
         f"the 1 channel of {CONV}, which SpeechBrain takes away",
     ),
     "weight norm": (
@@ -245,25 +187,13 @@ UNCOVERED = {
 
 
 @pytest.mark.parametrize("case", UNCOVERED)
-def test_uncovered_front_end_refuses_triton_and_is_left_alone_by_auto(
-    case, launches
-):
+def test_uncovered_front_end_refuses_triton_and_is_left_alone_by_auto(case):
     build, reason = UNCOVERED[case]
-    both = nn.ModuleDict({"one": frontend(), "other": build()})
-    kind = type(both["other"])
-    with pytest.raises(ValueError, match=f"{reason}.*'other'") as caught:
-        st.apply_kernels(both, frontend="triton")
-    assert "\n" not in str(caught.value)
-    assert type(both["one"]) is ConvolutionFrontEnd
-    report = st.apply_kernels(both, frontend="auto").frontend
-    assert report.names == ["one"]
-    assert f"other is left alone for {reason}" in str(report)
-    assert type(both["other"]) is kind
-    assert not launches
+    assert_left_alone(KINDS["blocks"], build(), reason)
 
 
 def test_activations_with_hooks_are_called(device, launches):
-    module = frontend(activation=nn.ReLU).to(device)
+    module = blocks(activation=nn.ReLU).to(device)
     calls = []
     for layer in module.modules():
         if isinstance(layer, nn.ReLU):
@@ -274,7 +204,7 @@ def test_activations_with_hooks_are_called(device, launches):
 
 
 def test_change_after_the_switch_is_seen_by_the_next_call(device, launches):
-    module = frontend().to(device)
+    module = blocks().to(device)
     st.apply_kernels(module, frontend="triton")
     calls = []
     module.get_submodule(NORM).register_forward_hook(lambda *_: calls.append(1))
@@ -291,12 +221,3 @@ def test_blocks_by_themselves_are_no_front_end():
     assert st.apply_kernels(block).frontend.names == []
     with pytest.raises(ValueError, match="or ConvolutionFrontEnd to switch"):
         st.apply_kernels(block, frontend="triton")
-
-
-@pytest.mark.parametrize("flag", ["auto", "triton", "torch"])
-def test_yaml_flag_switches_the_front_end_that_the_recipe_trains(flag):
-    hparams = load_hyperpyyaml(YAML, {"frontend_backend": flag})
-    assert hparams["modules"]["CNN"] is hparams["CNN"]
-    expected = {"torch": ConvolutionFrontEnd}
-    assert type(hparams["CNN"]) is expected.get(flag, TritonConvolutionFrontEnd)
-    assert hparams["kernels"].frontend.names == ["0"]

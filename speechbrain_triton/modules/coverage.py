@@ -13,6 +13,7 @@ from torch import nn
 
 from speechbrain_triton.backend import autocast_dtype, log_once, use_triton
 from speechbrain_triton.ops.depthwise_conv1d.op import taps_obstacle
+from speechbrain_triton.ops.inputs import check_device
 from speechbrain_triton.ops.layer_norm.op import channels_obstacle
 
 
@@ -187,21 +188,24 @@ def dtype_on_triton(
     ------
     RuntimeError
         If ``backend`` is ``"triton"`` and the kernels cannot run.
+    ValueError
+        If they can, and x is on another device than the module.
     """
     dtype = autocast_dtype(x)
-    if dtype is None:
-        dtype = x.dtype
+    if obstacle is None:
+        inner = module
+        for name in layer.split("."):
+            inner = inner._modules[name]
+        weight, _ = weight_and_bias(inner)
         # Outside of autocast PyTorch refuses two dtypes, and says which: let
         # it.
-        if obstacle is None:
-            inner = module
-            for name in layer.split("."):
-                inner = inner._modules[name]
-            weight, _ = weight_and_bias(inner)
-            if weight.dtype is not dtype:
-                return None
+        if dtype is None and weight.dtype is not x.dtype:
+            return None
+    dtype = dtype or x.dtype
     if not use_triton(module.backend, what, x.device, dtype, obstacle):
         return None
+    # Kernels would read another device's memory.
+    check_device(f"{what}'s weight", weight, x.device)
     log_once(f"{what}: Triton path.")
     return dtype
 

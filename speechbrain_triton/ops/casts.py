@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 
-def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """x.to(dtype)."""
-    return x if x.dtype is dtype else x.to(dtype)
+def cast(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """x.to(dtype); None for an absent tensor."""
+    return x if x is None or x.dtype is dtype else x.to(dtype)
 
 
 def like(

@@ -2,6 +2,8 @@
 
 import torch
 
+from speechbrain_triton.ops.inputs import check_device, is_integer
+
 
 def whole_frames(
     lengths: torch.Tensor | None, x: torch.Tensor
@@ -34,19 +36,11 @@ def whole_frames(
             f"lengths must be ({x.shape[0]},), one for each utterance of x, "
             f"got shape {tuple(lengths.shape)}."
         )
-    if (
-        lengths.is_floating_point()
-        or lengths.is_complex()
-        or lengths.dtype is torch.bool
-    ):
+    if not is_integer(lengths):
         raise TypeError(
             f"lengths must be whole numbers of frames, got {lengths.dtype}."
         )
-    if lengths.device != x.device:
-        raise ValueError(
-            f"lengths is on {lengths.device} and x on {x.device}: they must "
-            "be on the same device."
-        )
+    check_device("lengths", lengths, x.device)
     return lengths.long().contiguous()
 
 

@@ -139,7 +139,12 @@ class TransducerJoint(nn.Module):
             (B, T, U + 1, V).
         """
         if self.fused and self._fuses(encoder):
-            weight, bias = weight_and_bias(self.linear.w)
+            # Views: DDP takes a parameter for unused that leaves the module by
+            # itself, without a node of the graph.
+            weight, bias = (
+                None if p is None else p.view_as(p)
+                for p in weight_and_bias(self.linear.w)
+            )
             nonlinearity = _name_of(self.joint.nonlinearity)
             return JointLogits(encoder, predictor, weight, bias, nonlinearity)
         joint = self.joint(encoder.unsqueeze(2), predictor.unsqueeze(1))

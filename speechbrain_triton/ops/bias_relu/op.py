@@ -6,7 +6,7 @@ from speechbrain_triton.backend import use_triton
 from speechbrain_triton.ops.bias_relu.autograd import run_bias_relu
 from speechbrain_triton.ops.bias_relu.reference import bias_relu_reference
 from speechbrain_triton.ops.frames import whole_frames
-from speechbrain_triton.ops.layer_norm.op import check_vector
+from speechbrain_triton.ops.inputs import check_vector
 
 
 def bias_relu(

@@ -6,14 +6,11 @@ from speechbrain_triton.backend import check_choice, use_triton
 from speechbrain_triton.ops.conv_block.autograd import run_conv_block
 from speechbrain_triton.ops.conv_block.reference import conv_block_reference
 from speechbrain_triton.ops.depthwise_conv1d.op import (
-    as_autocast,
     check_arguments,
     taps_obstacle,
 )
-from speechbrain_triton.ops.layer_norm.op import (
-    channels_obstacle,
-    check_vector,
-)
+from speechbrain_triton.ops.inputs import as_autocast, check_vector
+from speechbrain_triton.ops.layer_norm.op import channels_obstacle
 from speechbrain_triton.ops.layer_norm.reference import ACTIVATIONS
 
 

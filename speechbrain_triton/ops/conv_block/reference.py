@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from speechbrain_triton.ops.casts import cast
 from speechbrain_triton.ops.depthwise_conv1d.reference import (
     depthwise_conv1d_reference,
 )
@@ -39,8 +40,8 @@ def conv_block_reference(
         h = h + glu_bias.to(h.dtype)
     u = depthwise_conv1d_reference(
         F.glu(h, dim=-1),
-        weight.to(h.dtype),
-        None if bias is None else bias.to(h.dtype),
+        cast(weight, h.dtype),
+        cast(bias, h.dtype),
         padding=padding,
         chunk_size=chunk_size,
     )

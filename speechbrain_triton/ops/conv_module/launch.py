@@ -80,7 +80,7 @@ def launch_module(
     )
     h = F.linear(n, first)
     z, u, g = launch_block(h, B, _block_parameters(p), block, left_context)
-    bias = None if p.linear_bias is None else cast(p.linear_bias, dtype)
+    bias = cast(p.linear_bias, dtype)
     # Not by a view of the rows: the host masks the result in place.
     y = F.linear(z, second, bias).resize_(B, T, C)
     return y, (n, h, u, z, first, second), g, block

@@ -2,25 +2,18 @@
 
 import torch
 
-from speechbrain_triton.backend import (
-    autocast_dtype,
-    check_choice,
-    use_triton,
-)
+from speechbrain_triton.backend import check_choice, use_triton
 from speechbrain_triton.ops.conv_module.autograd import run_conv_module
 from speechbrain_triton.ops.conv_module.reference import (
     ConvModuleParameters,
     conv_module_reference,
 )
 from speechbrain_triton.ops.depthwise_conv1d.op import (
-    as_autocast,
     check_arguments,
     taps_obstacle,
 )
-from speechbrain_triton.ops.layer_norm.op import (
-    channels_obstacle,
-    check_vector,
-)
+from speechbrain_triton.ops.inputs import check_vector, product_dtype
+from speechbrain_triton.ops.layer_norm.op import channels_obstacle
 from speechbrain_triton.ops.layer_norm.reference import ACTIVATIONS
 
 
@@ -101,8 +94,8 @@ def conv_module(
         padding,
         chunk_size,
     )
-    if dtype is None:
-        dtype = autocast_dtype(x) or x.dtype
+    own_dtype = product_dtype(x, parameters._asdict())
+    dtype = own_dtype if dtype is None else dtype
     options = {
         "layer_norm_eps": float(layer_norm_eps),
         "norm_eps": float(norm_eps),
@@ -124,8 +117,6 @@ def _check_parameters(x, parameters) -> None:
         raise ValueError(
             f"x must be (batch, time, channel), got shape {tuple(x.shape)}."
         )
-    if autocast_dtype(x) is None:
-        as_autocast({"x": x}, parameters._asdict())
     C = x.shape[2]
     for name, size in (
         ("layer_norm_weight", C),

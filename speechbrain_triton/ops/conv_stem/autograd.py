@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from speechbrain_triton.ops.casts import like
+from speechbrain_triton.ops.casts import cast, like, zeros_like
 from speechbrain_triton.ops.compiled import fake_gradients, present, separate
 from speechbrain_triton.ops.conv_stem.reference import conv_stem_reference
 from speechbrain_triton.ops.twin import gradients_by_twin
@@ -86,7 +86,7 @@ def _backward(dy, patches, inputs, lengths, stride, padding, needed):
 
     x, *parameters = inputs
     if x.shape[0] == 0:
-        return tuple(None if t is None else torch.zeros_like(t) for t in inputs)
+        return tuple(map(zeros_like, inputs))
     stem = launch.Stem(*parameters)
     K = stem.weight.shape[2]
     shape = launch.shape_of(*x.shape[1:], K, stride, padding)
@@ -132,7 +132,7 @@ class _ConvStem(torch.autograd.Function):
 
 
 def _twin(*inputs, dtype, **options):
-    inputs = (None if t is None else t.to(dtype) for t in inputs)
+    inputs = (cast(t, dtype) for t in inputs)
     return conv_stem_reference(*inputs, **options)
 
 

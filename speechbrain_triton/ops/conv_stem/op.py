@@ -2,17 +2,18 @@
 
 import torch
 
-from speechbrain_triton.backend import (
-    autocast_dtype,
-    check_choice,
-    use_triton,
-)
+from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.ops.casts import cast
 from speechbrain_triton.ops.conv_stem.autograd import run_conv_stem
 from speechbrain_triton.ops.conv_stem.reference import conv_stem_reference
 from speechbrain_triton.ops.frames import whole_frames
+from speechbrain_triton.ops.inputs import (
+    PADDINGS,
+    check_device,
+    product_dtype,
+)
 from speechbrain_triton.ops.sizes import out_length
 
-PADDINGS = ("same", "causal", "valid")
 KERNELS = (1, 3, 5)
 STRIDES = (1, 2)
 
@@ -100,7 +101,7 @@ def conv_stem(
         "depthwise_weight": depthwise_weight,
         "depthwise_bias": depthwise_bias,
     }
-    dtype = _product_dtype(x, parameters)
+    dtype = product_dtype(x, parameters)
     _check(x, parameters, stride, padding)
     lengths = whole_frames(lengths, x)
     taken = use_triton(backend, "conv_stem", x.device, dtype, _obstacle(x))
@@ -110,24 +111,11 @@ def conv_stem(
         )
     tensors = (x, *parameters.values())
     return conv_stem_reference(
-        *(None if t is None else t.to(dtype) for t in tensors),
+        *(cast(t, dtype) for t in tensors),
         stride=stride,
         padding=padding,
         lengths=lengths,
     )
-
-
-def _product_dtype(x, parameters) -> torch.dtype:
-    cast = autocast_dtype(x)
-    if cast is not None:
-        return cast
-    for name, tensor in parameters.items():
-        if tensor is not None and tensor.dtype != x.dtype:
-            raise TypeError(
-                f"x is {x.dtype} and {name} is {tensor.dtype}: outside "
-                "autocast they must have the same dtype."
-            )
-    return x.dtype
 
 
 def _obstacle(x: torch.Tensor) -> str | None:
@@ -166,11 +154,7 @@ def _check(x, parameters, stride, padding) -> None:
                 f"{name} must be {expected} beside a weight {shape}, got shape "
                 f"{tuple(tensor.shape)}."
             )
-        if tensor.device != x.device:
-            raise ValueError(
-                f"{name} is on {tensor.device} and x on {x.device}: they must "
-                "be on the same device."
-            )
+        check_device(name, tensor, x.device)
     for name, size in zip("TF", x.shape[1:], strict=True):
         hidden = out_length(size, K, stride, padding)
         if size < 1 or hidden < 1 or out_length(hidden, K, stride, padding) < 1:

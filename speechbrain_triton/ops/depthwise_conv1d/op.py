@@ -5,18 +5,19 @@ from numbers import Integral
 
 import torch
 
-from speechbrain_triton.backend import (
-    autocast_dtype,
-    check_choice,
-    use_triton,
-)
+from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.ops.casts import cast
 from speechbrain_triton.ops.depthwise_conv1d.autograd import run_conv
 from speechbrain_triton.ops.depthwise_conv1d.geometry import geometry_of
 from speechbrain_triton.ops.depthwise_conv1d.reference import (
     depthwise_conv1d_reference,
 )
-
-PADDINGS = ("same", "causal", "valid")
+from speechbrain_triton.ops.inputs import (
+    PADDINGS,
+    as_autocast,
+    check_device,
+    needs_backward,
+)
 
 # All taps of a channel are held in registers: more would spill, and take
 # minutes to compile. Conformers have 7 to 65.
@@ -106,8 +107,8 @@ def depthwise_conv1d(
     if not taken:
         return depthwise_conv1d_reference(
             x,
-            weight.to(x.dtype),
-            None if bias is None else bias.to(x.dtype),
+            cast(weight, x.dtype),
+            cast(bias, x.dtype),
             padding=padding,
             chunk_size=chunk_size,
             left_context=left_context,
@@ -116,55 +117,12 @@ def depthwise_conv1d(
     if left_context is None or geometry.pad == 0:
         return run_conv(x, weight, bias, geometry)
     left_context = left_context[:, -geometry.pad :]
-    if not _needs_gradients(x, left_context, weight, bias):
+    if not needs_backward((x, left_context, weight, bias)):
         return run_conv(x, weight, bias, geometry, left_context)
     # The gradients' kernels know of no context: it becomes part of x.
     geometry = geometry.after(left_context.shape[1])
     x = torch.cat((left_context, x), dim=1)
     return run_conv(x, weight, bias, geometry)
-
-
-def _needs_gradients(*tensors: torch.Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in tensors
-    )
-
-
-def as_autocast(
-    inputs: dict[str, torch.Tensor | None],
-    parameters: dict[str, torch.Tensor | None],
-) -> tuple[torch.Tensor | None, ...]:
-    """Cast inputs as autocast would; outside it, refuse a mix of dtypes.
-
-    Arguments
-    ---------
-    inputs : dict
-        By name; the first one decides.
-    parameters : dict
-        By name; they keep their dtype.
-
-    Returns
-    -------
-    tuple of torch.Tensor or None
-        The inputs.
-
-    Raises
-    ------
-    TypeError
-        If a parameter differs in dtype from the first input outside
-        autocast.
-    """
-    name, x = next(iter(inputs.items()))
-    cast = autocast_dtype(x)
-    if cast is not None:
-        return tuple(t if t is None else t.to(cast) for t in inputs.values())
-    for other, tensor in parameters.items():
-        if tensor is not None and tensor.dtype != x.dtype:
-            raise TypeError(
-                f"{name} is {x.dtype} and {other} is {tensor.dtype}: outside "
-                "autocast they must have the same dtype."
-            )
-    return tuple(inputs.values())
 
 
 def taps_obstacle(weight: torch.Tensor) -> str | None:
@@ -205,12 +163,8 @@ def check_arguments(
             f"bias must be ({C},) for x with {C} channels, got shape "
             f"{tuple(bias.shape)}."
         )
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.device != device:
-            raise ValueError(
-                f"{name} is on {tensor.device} and x on {device}: they must "
-                "be on the same device."
-            )
+    check_device("weight", weight, device)
+    check_device("bias", bias, device)
     if T == 0:
         raise ValueError("x has T = 0 frames; at least 1 is needed.")
     K = weight.shape[2]

@@ -6,13 +6,17 @@ from numbers import Integral
 import torch
 
 from speechbrain_triton.backend import check_choice, use_triton
-from speechbrain_triton.ops.depthwise_conv1d.op import PADDINGS, as_autocast
 from speechbrain_triton.ops.depthwise_conv2d.autograd import Options, run_conv
 from speechbrain_triton.ops.depthwise_conv2d.reference import (
     depthwise_conv2d_reference,
 )
 from speechbrain_triton.ops.frames import whole_frames
-from speechbrain_triton.ops.layer_norm.op import check_vector
+from speechbrain_triton.ops.inputs import (
+    PADDINGS,
+    as_autocast,
+    check_device,
+    check_vector,
+)
 
 # The taps of a channel, and backward their sums, are held in registers.
 MAX_KERNEL = 5
@@ -159,11 +163,7 @@ def _check_shapes(x: torch.Tensor, weight: torch.Tensor, padding: str) -> None:
             f"weight must be ({C}, 1, K_T, K_F) with K_T and K_F of 1, 3 or 5 "
             f"for x with {C} channels, got shape {tuple(weight.shape)}."
         )
-    if weight.device != x.device:
-        raise ValueError(
-            f"weight is on {weight.device} and x on {x.device}: they must be "
-            "on the same device."
-        )
+    check_device("weight", weight, x.device)
     if padding != "valid":
         return
     for axis, name, what in ((1, "T", "frames"), (2, "F", "bins")):

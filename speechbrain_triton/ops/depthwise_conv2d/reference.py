@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from speechbrain_triton.ops.casts import cast
 from speechbrain_triton.ops.depthwise_conv2d.geometry import geometry_of
 from speechbrain_triton.ops.frames import zeros_behind
 
@@ -46,8 +47,8 @@ def depthwise_conv2d_reference(
     )  # [B, C, T, F]
     y = F.conv2d(
         h,
-        weight.to(x.dtype),
-        None if bias is None else bias.to(x.dtype),
+        cast(weight, x.dtype),
+        cast(bias, x.dtype),
         stride,
         groups=x.shape[3],
     )

@@ -17,10 +17,8 @@ from speechbrain_triton.ops.casts import (
 )
 from speechbrain_triton.ops.dropout import draw_seed
 from speechbrain_triton.ops.geglu_ffn.reference import geglu_ffn_reference
-from speechbrain_triton.ops.geglu_linear.autograd import (
-    needs_backward,
-    run_geglu_linear,
-)
+from speechbrain_triton.ops.geglu_linear.autograd import run_geglu_linear
+from speechbrain_triton.ops.inputs import needs_backward
 from speechbrain_triton.ops.twin import gradients_by_twin
 
 
@@ -60,17 +58,13 @@ def run_geglu_ffn(
     if torch.compiler.is_compiling():
         # In parts: the compiler fuses casts and the bias into the matmul.
         h = run_geglu_linear(x, weight, bias, approximate, dropout, seed, dtype)
-        return F.linear(h, *_cast_both(out_weight, out_bias, dtype))
+        return F.linear(h, cast(out_weight, dtype), cast(out_bias, dtype))
     if seed is None:
         seed = draw_seed() if dropout else 0
     options = approximate, dropout, seed
     if not needs_backward(tensors):
         return _forward(*tensors, options, False)[0]
     return _GEGLUFeedForward.apply(*tensors, options)
-
-
-def _cast_both(weight, bias, dtype):
-    return cast(weight, dtype), None if bias is None else cast(bias, dtype)
 
 
 def _forward(
@@ -84,12 +78,12 @@ def _forward(
 
     rows = x.reshape(-1, x.shape[-1])
     weight = cast(weight, x.dtype)
-    out_weight, out_bias = _cast_both(out_weight, out_bias, x.dtype)
+    out_weight = cast(out_weight, x.dtype)
     with without_autocast(x.device.type):
         h, z = launch_geglu_linear(
             rows, weight, bias, Gating.of(*options), keep
         )
-        y = F.linear(h, out_weight, out_bias)
+        y = F.linear(h, out_weight, cast(out_bias, x.dtype))
     # Not by a view: the host may write into the result.
     y = y.resize_(*x.shape[:-1], y.shape[1])
     return y, (z, weight, out_weight)
@@ -154,8 +148,7 @@ def _twin(x, weight, bias, out_weight, out_bias, *, options):
     approximate, dropout, seed = options
     return geglu_ffn_reference(
         x,
-        *_cast_both(weight, bias, x.dtype),
-        *_cast_both(out_weight, out_bias, x.dtype),
+        *(cast(t, x.dtype) for t in (weight, bias, out_weight, out_bias)),
         approximate=approximate,
         dropout=dropout,
         seed=seed,

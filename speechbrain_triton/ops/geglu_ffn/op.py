@@ -2,17 +2,13 @@
 
 import torch
 
-from speechbrain_triton.backend import (
-    autocast_dtype,
-    check_choice,
-    use_triton,
-)
-from speechbrain_triton.ops.depthwise_conv1d.op import as_autocast
+from speechbrain_triton.backend import check_choice, use_triton
 from speechbrain_triton.ops.dropout import check_dropout, check_seed
 from speechbrain_triton.ops.geglu_ffn.autograd import run_geglu_ffn
 from speechbrain_triton.ops.geglu_ffn.reference import geglu_ffn_reference
 from speechbrain_triton.ops.geglu_linear.op import check_halves
 from speechbrain_triton.ops.geglu_linear.reference import APPROXIMATIONS
+from speechbrain_triton.ops.inputs import check_device, product_dtype
 
 
 def geglu_ffn(
@@ -87,11 +83,17 @@ def geglu_ffn(
     check_seed(seed)
     check_halves(x, weight, bias)
     _check_second_layer(x, weight, out_weight, out_bias)
-    dtype = autocast_dtype(x) or x.dtype
+    parameters = {
+        "weight": weight,
+        "bias": bias,
+        "out_weight": out_weight,
+        "out_bias": out_bias,
+    }
+    dtype = product_dtype(x, parameters)
     obstacle = None
     if torch.float64 in (weight.dtype, out_weight.dtype):
         obstacle = "a weight is float64"
-    tensors = x, weight, bias, out_weight, out_bias
+    tensors = x, *parameters.values()
     if not use_triton(backend, "geglu_ffn", x.device, dtype, obstacle):
         return geglu_ffn_reference(
             *tensors, approximate=approximate, dropout=dropout, seed=seed
@@ -106,17 +108,10 @@ def _check_second_layer(x, weight, out_weight, out_bias) -> None:
             f"out_weight must be (D', {F}) behind {F} hidden channels, got "
             f"shape {tuple(out_weight.shape)}."
         )
-    out = {"out_weight": out_weight, "out_bias": out_bias}
     if out_bias is not None and out_bias.shape != out_weight.shape[:1]:
         raise ValueError(
             f"out_bias must be ({out_weight.shape[0]},), got shape "
             f"{tuple(out_bias.shape)}."
         )
-    for name, tensor in out.items():
-        if tensor is not None and tensor.device != x.device:
-            raise ValueError(
-                f"{name} is on {tensor.device} and x on {x.device}: they must "
-                "be on the same device."
-            )
-    if autocast_dtype(x) is None:
-        as_autocast({"x": x}, out)
+    check_device("out_weight", out_weight, x.device)
+    check_device("out_bias", out_bias, x.device)

@@ -4,7 +4,6 @@ Eager calls go through an autograd function; ``torch.compile`` sees an opaque
 operator, whose dispatch costs more host time than an eager call can spare.
 """
 
-from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -24,6 +23,7 @@ from speechbrain_triton.ops.dropout import draw_seed, seed_tensor
 from speechbrain_triton.ops.geglu_linear.reference import (
     geglu_linear_reference,
 )
+from speechbrain_triton.ops.inputs import needs_backward
 from speechbrain_triton.ops.twin import gradients_by_twin
 
 
@@ -70,13 +70,6 @@ def run_geglu_linear(
     if not needs_backward(tensors):
         return _forward(*tensors, (approximate, dropout, seed), False)[0]
     return _GEGLULinear.apply(*tensors, (approximate, dropout, seed))
-
-
-def needs_backward(tensors: Iterable[torch.Tensor | None]) -> bool:
-    """Whether a call on these tensors is to be differentiated."""
-    return torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in tensors
-    )
 
 
 def _forward(x, weight, bias, options, keep):
@@ -142,7 +135,7 @@ def _twin(x, weight, bias, *, options):
     return geglu_linear_reference(
         x,
         cast(weight, x.dtype),
-        None if bias is None else cast(bias, x.dtype),
+        cast(bias, x.dtype),
         approximate=approximate,
         dropout=dropout,
         seed=seed,

@@ -22,8 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from speechbrain_triton.ops.geglu_linear.gating import is_kept
 from speechbrain_triton.ops.geglu_linear.hopper_gating import gelu, product
+from speechbrain_triton.ops.geglu_linear.mask import is_kept
 
 
 @gluon.jit

@@ -6,7 +6,8 @@ over them once, with what sums over rows there are.
 
 import triton.language as tl
 
-from speechbrain_triton.ops.geglu_linear.gating import dropout_factor, gelu_cdf
+from speechbrain_triton.ops.geglu_linear.mask import dropout_factor
+from speechbrain_triton.ops.gelu import gelu_cdf
 from speechbrain_triton.ops.jit import jit_for_any
 
 jit = jit_for_any(

@@ -113,7 +113,7 @@ def launch_geglu_linear(
 
         programs = _hopper_multiprocessors(x.device)
         return launch_fused(x, weight, bias, gating, keep, programs)
-    z = F.linear(x, weight, None if bias is None else cast(bias, x.dtype))
+    z = F.linear(x, weight, cast(bias, x.dtype))
     return launch_geglu(z, gating), z if keep else None
 
 

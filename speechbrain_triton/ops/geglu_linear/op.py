@@ -2,19 +2,18 @@
 
 import torch
 
-from speechbrain_triton.backend import (
-    autocast_dtype,
-    check_choice,
-    use_triton,
-)
-from speechbrain_triton.ops.depthwise_conv1d.op import as_autocast
+from speechbrain_triton.backend import check_choice, use_triton
 from speechbrain_triton.ops.dropout import check_dropout, check_seed
 from speechbrain_triton.ops.geglu_linear.autograd import run_geglu_linear
 from speechbrain_triton.ops.geglu_linear.reference import (
     APPROXIMATIONS,
     geglu_linear_reference,
 )
-from speechbrain_triton.ops.layer_norm.op import check_vector
+from speechbrain_triton.ops.inputs import (
+    check_device,
+    check_vector,
+    product_dtype,
+)
 
 
 def geglu_linear(
@@ -81,7 +80,7 @@ def geglu_linear(
     dropout = check_dropout(dropout)
     check_seed(seed)
     check_halves(x, weight, bias)
-    dtype = autocast_dtype(x) or x.dtype
+    dtype = product_dtype(x, {"weight": weight, "bias": bias})
     obstacle = "weight is float64" if weight.dtype is torch.float64 else None
     if not use_triton(backend, "geglu_linear", x.device, dtype, obstacle):
         return geglu_linear_reference(
@@ -104,8 +103,6 @@ def check_halves(
     ------
     ValueError
         For a shape that is not allowed, or tensors on different devices.
-    TypeError
-        If dtypes differ outside autocast.
     """
     if x.dim() == 0 or x.shape[-1] == 0:
         raise ValueError(
@@ -122,12 +119,6 @@ def check_halves(
             "weight must have two halves of rows, got shape "
             f"{tuple(weight.shape)}."
         )
-    if weight.device != x.device:
-        raise ValueError(
-            f"weight is on {weight.device} and x on {x.device}: they must be "
-            "on the same device."
-        )
+    check_device("weight", weight, x.device)
     if bias is not None:
         check_vector("bias", bias, weight.shape[0], x)
-    if autocast_dtype(x) is None:
-        as_autocast({"x": x}, {"weight": weight, "bias": bias})

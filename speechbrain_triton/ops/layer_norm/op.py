@@ -3,6 +3,7 @@
 import torch
 
 from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.ops.inputs import check_vector
 from speechbrain_triton.ops.layer_norm.autograd import run_layer_norm
 from speechbrain_triton.ops.layer_norm.reference import (
     ACTIVATIONS,
@@ -85,25 +86,3 @@ def channels_obstacle(C: int) -> str | None:
     if C > MAX_CHANNELS:
         return f"the kernels take at most {MAX_CHANNELS} channels, not {C}"
     return None
-
-
-def check_vector(
-    name: str, tensor: torch.Tensor, size: int, x: torch.Tensor
-) -> None:
-    """Refuse a parameter that does not fit an input, in one sentence.
-
-    Raises
-    ------
-    ValueError
-        If ``tensor`` is not (size,) or is on another device than x.
-    """
-    if tensor.shape != (size,):
-        raise ValueError(
-            f"{name} must be ({size},) for an input with {x.shape[-1]} "
-            f"channels, got shape {tuple(tensor.shape)}."
-        )
-    if tensor.device != x.device:
-        raise ValueError(
-            f"{name} is on {tensor.device} and the input on {x.device}: they "
-            "must be on the same device."
-        )

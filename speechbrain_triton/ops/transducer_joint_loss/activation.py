@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from speechbrain_triton.ops.geglu_linear.gating import gelu_cdf
+from speechbrain_triton.ops.gelu import gelu_cdf
 
 
 @triton.jit

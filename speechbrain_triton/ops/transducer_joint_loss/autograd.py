@@ -19,6 +19,7 @@ from speechbrain_triton.ops.casts import (
     zeros_like,
 )
 from speechbrain_triton.ops.compiled import fake_gradients, present, separate
+from speechbrain_triton.ops.inputs import needs_backward
 from speechbrain_triton.ops.transducer_joint_loss.options import (
     Gradients,
     Options,
@@ -57,11 +58,7 @@ def run_transducer_joint_loss(
     if torch.compiler.is_compiling():
         costs = _joint_loss(*tensors, *options)[0]
         return costs.sum() if reduced else costs
-    inputs = tensors[:INPUTS]
-    needed = torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in inputs
-    )
-    if not needed:
+    if not needs_backward(tensors[:INPUTS]):
         costs = _forward(tensors, options, None)
         return costs.sum() if reduced else costs
     function = _SummedLoss if reduced else _Losses
@@ -156,7 +153,7 @@ def _twin(
         cast(encoder, options.dtype),
         cast(predictor, options.dtype),
         cast(weight, options.dtype),
-        None if bias is None else cast(bias, options.dtype),
+        cast(bias, options.dtype),
         options.nonlinearity,
     )
     return utterance_costs(logits, targets, frames, labels, options.blank)

@@ -7,6 +7,7 @@ from speechbrain_triton.backend import (
     check_choice,
     use_triton,
 )
+from speechbrain_triton.ops.inputs import check_device
 from speechbrain_triton.ops.transducer_joint_loss.autograd import (
     run_transducer_joint_loss,
 )
@@ -220,11 +221,7 @@ def check_joint(
                 f"{name} is {tensor.dtype} and encoder {encoder.dtype}: "
                 "outside of autocast they must be of the same dtype."
             )
-        if tensor.device != encoder.device:
-            raise ValueError(
-                f"{name} is on {tensor.device} and encoder on "
-                f"{encoder.device}: they must be on the same device."
-            )
+        check_device(name, tensor, encoder.device, "encoder")
 
 
 def _fits(tensor: torch.Tensor, expected: tuple[int | str, ...]) -> bool:

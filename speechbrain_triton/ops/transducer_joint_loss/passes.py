@@ -56,7 +56,7 @@ class Passes:
         self.encoder = encoder.contiguous()
         self.predictor = predictor.contiguous()
         self.weight = cast(weight, dtype).contiguous()
-        self.bias = None if bias is None else cast(bias, dtype)
+        self.bias = cast(bias, dtype)
         self.targets = targets.contiguous()
         self.V, self.J = weight.shape
         self.shape = encoder.shape[1], predictor.shape[1]

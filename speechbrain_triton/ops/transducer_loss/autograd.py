@@ -7,6 +7,7 @@ operator, whose dispatch costs more host time than an eager call can spare.
 import torch
 from torch.autograd.graph import increment_version
 
+from speechbrain_triton.ops.inputs import needs_backward
 from speechbrain_triton.ops.transducer_loss.reference import (
     no_second_backward,
     utterance_costs,
@@ -50,7 +51,7 @@ def run_transducer_loss(
     arguments = logits, targets, frames, labels, blank
     if torch.compiler.is_compiling():
         return _transducer_loss(*arguments, clamp, fastemit_lambda)[0]
-    if not (torch.is_grad_enabled() and logits.requires_grad):
+    if not needs_backward((logits,)):
         return _forward(*arguments, False)[0]
     return _TransducerLoss.apply(*arguments, clamp, fastemit_lambda, inplace)
 

@@ -5,6 +5,7 @@ import math
 import torch
 
 from speechbrain_triton.backend import check_choice, use_triton
+from speechbrain_triton.ops.inputs import check_device, is_integer
 from speechbrain_triton.ops.transducer_loss.autograd import run_transducer_loss
 from speechbrain_triton.ops.transducer_loss.reference import (
     REDUCTIONS,
@@ -197,19 +198,11 @@ def check_integers(
                 f"{name} must be {expected} for logits of {shape}, got shape "
                 f"{tuple(tensor.shape)}."
             )
-        if (
-            tensor.is_floating_point()
-            or tensor.is_complex()
-            or tensor.dtype is torch.bool
-        ):
+        if not is_integer(tensor):
             raise TypeError(
                 f"{name} must be whole numbers, got {tensor.dtype}."
             )
-        if tensor.device != device:
-            raise ValueError(
-                f"{name} is on {tensor.device} and logits on {device}: they "
-                "must be on the same device."
-            )
+        check_device(name, tensor, device, "logits")
 
 
 def check_options(V: int, blank: int, fastemit_lambda: float) -> None:
