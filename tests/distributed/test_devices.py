@@ -107,7 +107,7 @@ def test_fused_on_the_other_card(
 ):
     monkeypatch.setattr(launch, "is_fused", lambda x, weight: True)
     check(fused_case(dtype), OTHER, side_stream, threads)
-    assert launches["geglu_linear_hopper_kernel"] == 1
+    assert launches["geglu_linear_hopper_kernel"]
 
 
 @pytest.mark.gpu

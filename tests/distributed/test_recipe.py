@@ -21,7 +21,7 @@ def train(corpus, folder, backend="gloo", **options):
     printed = run_ranks(
         *(HERE / "train_worker.py", folder, AN4 / "train.py", *argv),
         *(f"--distributed_backend={backend}", "--find_unused_parameters"),
-        timeout=220,
+        timeout=400,
     )
     seen = [json.loads((folder / f"{r}.json").read_text()) for r in range(2)]
     return printed, losses(folder), seen

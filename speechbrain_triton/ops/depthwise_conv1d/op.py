@@ -197,8 +197,9 @@ def _check_left_context(left_context, x, padding) -> None:
             f"left_context must be ({B}, L, {C}), got shape "
             f"{tuple(left_context.shape)}."
         )
-    if left_context.dtype != x.dtype or left_context.device != x.device:
+    check_device("left_context", left_context, x.device)
+    if left_context.dtype != x.dtype:
         raise ValueError(
-            f"left_context is {left_context.dtype} on {left_context.device}, "
-            f"x is {x.dtype} on {x.device}: they must agree."
+            f"left_context is {left_context.dtype} and x is {x.dtype}: they "
+            "must have the same dtype."
         )
