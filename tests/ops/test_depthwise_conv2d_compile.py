@@ -1,14 +1,12 @@
 """``torch.compile`` and compiled variants: no length may cost one."""
 
 import random
-from collections import defaultdict
 
 import pytest
 import torch
 from depthwise2d_cases import inputs
 
 from speechbrain_triton.ops.depthwise_conv2d import depthwise_conv2d, kernels
-from speechbrain_triton.ops.launcher import Launcher, variant_key
 
 CALLS = 100
 
@@ -106,19 +104,9 @@ def training_steps(device, longest):
         )
 
 
-def test_signatures_stay_few_over_random_training_steps(monkeypatch):
-    if torch.cuda.is_available():
-        pytest.skip("counted in Triton's own caches on a GPU")
-    variants = defaultdict(set)
-
-    def note(self, grid, tensors, numbers, constants, num_warps):
-        assert all(-(2**31) <= number < 2**31 for number in numbers)
-        key = variant_key(tensors, constants, num_warps)
-        variants[self.kernel.fn.__name__].add(key)
-
-    monkeypatch.setattr(Launcher, "__call__", note)
+def test_signatures_stay_few_over_random_training_steps(signatures):
     training_steps("cpu", longest=100)
-    assert {name: len(keys) for name, keys in variants.items()} == {
+    assert {name: len(keys) for name, keys in signatures.items()} == {
         "depthwise_conv2d_kernel": 1,
         "depthwise_conv2d_grad_kernel": 1,
         "sum_partials_kernel": 1,
@@ -126,17 +114,12 @@ def test_signatures_stay_few_over_random_training_steps(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_compiled_variants_stay_few_over_random_training_steps():
-    def count():
-        return sum(
-            len(kernel.device_caches[torch.cuda.current_device()][0])
-            for kernel in (
-                kernels.depthwise_conv2d_kernel,
-                kernels.depthwise_conv2d_grad_kernel,
-            )
-        )
-
+def test_compiled_variants_stay_few_over_random_training_steps(count_compiled):
+    counted = (
+        kernels.depthwise_conv2d_kernel,
+        kernels.depthwise_conv2d_grad_kernel,
+    )
     step(2, 100, 20, "cuda")
-    warm = count()
+    warm = count_compiled(*counted)
     training_steps("cuda", longest=1600)
-    assert count() == warm
+    assert count_compiled(*counted) == warm

@@ -1,7 +1,6 @@
 """Both gated layers under ``torch.compile``; variants that no length adds."""
 
 import random
-from collections import defaultdict
 
 import pytest
 import torch
@@ -11,8 +10,6 @@ from geglu_cases import CASES, HALVES
 from tolerance import assert_as_exact_as_stock
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from speechbrain_triton.ops.launcher import Launcher, variant_key
 
 CALLS = 60
 
@@ -219,19 +216,9 @@ def training_steps(case, K, device, longest):
         step(case, shape, device)
 
 
-def test_signatures_stay_few_over_random_training_steps(case, monkeypatch):
-    if torch.cuda.is_available():
-        pytest.skip("counted in Triton's own caches on a GPU")
-    variants = defaultdict(set)
-
-    def note(self, grid, tensors, numbers, constants, num_warps):
-        assert all(-(2**31) <= number < 2**31 for number in numbers)
-        key = variant_key(tensors, constants, num_warps)
-        variants[self.kernel.fn.__name__].add(key)
-
-    monkeypatch.setattr(Launcher, "__call__", note)
+def test_signatures_stay_few_over_random_training_steps(case, signatures):
     training_steps(case, 16, "cpu", longest=100)
-    assert {name: len(keys) for name, keys in variants.items()} == {
+    assert {name: len(keys) for name, keys in signatures.items()} == {
         "geglu_kernel": 1,
         "geglu_grad_kernel": 1,
         "sum_partials_kernel": 1,
@@ -240,20 +227,17 @@ def test_signatures_stay_few_over_random_training_steps(case, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("K", [200, 60], ids=["fused", "unfused"])
-def test_compiled_variants_stay_few_over_random_training_steps(K, case):
+def test_compiled_variants_stay_few_over_random_training_steps(
+    K, case, count_compiled
+):
     from speechbrain_triton.ops.geglu_linear import hopper, kernels
 
-    def count():
-        return sum(
-            len(kernel.device_caches[torch.cuda.current_device()][0])
-            for kernel in (
-                kernels.geglu_kernel,
-                kernels.geglu_grad_kernel,
-                hopper.geglu_linear_hopper_kernel,
-            )
-        )
-
+    counted = (
+        kernels.geglu_kernel,
+        kernels.geglu_grad_kernel,
+        hopper.geglu_linear_hopper_kernel,
+    )
     step(case, (2, 100, K), "cuda")
-    warm = count()
+    warm = count_compiled(*counted)
     training_steps(case, K, "cuda", longest=1600)
-    assert count() == warm
+    assert count_compiled(*counted) == warm
