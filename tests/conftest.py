@@ -15,9 +15,6 @@ import torch
 ON_GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
-    from interpreter import hasten
-
-    hasten()
 
 
 def pytest_collection_modifyitems(items):

@@ -1,7 +1,5 @@
 """Compile every kernel for one target; a report as JSON on stdout.
 
-Every config for one target of each vendor, each kernel once for the others.
-
 Run in a process of its own, since in the interpreter nothing compiles:
 ``python compile_kernels.py cuda 90 32``.
 """
@@ -71,20 +69,19 @@ NUMBERS = ("eps", "label_weight", "clamp")
 Simple = int | float | str | None
 TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 BINARY = {"cuda": "cubin", "hip": "hsaco"}
-# Of the targets that compile every config, one of each vendor's.
-TAPS = {90: 31, "gfx942": 5}
 
 
-def jobs(K):
+def jobs(long):
     """(kernel, constants, warps, dtype of x, dtype of weight) to compile.
 
     A sixth entry may limit the registers.
 
     Everything in bfloat16 with float32 weights, as under autocast, and each
-    kernel once in the other dtypes. With a Conformer's K = 31 taps also those
-    that need their own config.
+    kernel once in the other dtypes and with the taps that need their own
+    config. ``long`` chooses a Conformer's 31 taps, else 5.
     """
-    for grain in (0, *launch.GRAINS):
+    K = 31 if long else 5
+    for grain in (0, *(launch.GRAINS if long else (1, 8))):
         yield conv(K, False, True, grain, "bf16", "fp32")
         yield conv(K, True, False, grain, "bf16", "fp32")
         yield grad(K, grain, "bf16")
@@ -106,29 +103,13 @@ def jobs(K):
         yield from bias_relu(dtype)
         yield from reflection(dtype)
     yield from stem(5, "bf16")
-    yield from conv_2d()
-    yield from transducer_loss()
-    yield from transducer_joint()
-    if K == 31:
+    yield from conv_2d(long)
+    yield from transducer_loss(long)
+    yield from transducer_joint(long)
+    if long:
         for K in (launch.MAX_PACKED_TAPS, launch.MAX_PACKED_TAPS + 1):
             yield conv(K, False, True, 0, "bf16", "fp32")
             yield grad(K, 0, "bf16")
-
-
-def first_of_each(jobs):
-    """Of each kernel one in each dtype, and of kernels that are two in one."""
-    seen = set()
-    for job in jobs:
-        kernel, constants, _, dtype, weight_dtype, *_ = job
-        branch = (
-            constants.get("TRANSPOSED"),
-            constants.get("GRAIN", 0) > 0,
-            constants.get("MANY"),
-        )
-        key = kernel.fn.__name__, dtype or weight_dtype, branch
-        if key not in seen:
-            seen.add(key)
-            yield job
 
 
 def conv(K, transposed, bias, grain, dtype, weight_dtype, context=False):
@@ -268,14 +249,15 @@ def reflection(dtype):
             yield kernel, constants, pad_launch.NUM_WARPS, dtype, None
 
 
-def conv_2d():
+def conv_2d(long):
     """As a front end calls it, and with what takes the most registers."""
     for dtype in ("bf16", "fp16", "fp32"):
         for relu in ("before", "after") if dtype != "fp16" else ("before",):
             yield from conv_2d_pair((3, 3), (2, 2), relu, dtype)
-    for kernel, stride in (((5, 5), (2, 2)), ((5, 5), (1, 1))):
-        yield from conv_2d_pair(kernel, stride, "before", "bf16")
-        yield from conv_2d_pair(kernel, stride, "after", "fp32")
+    if long:
+        for kernel, stride in (((5, 5), (2, 2)), ((5, 5), (1, 1))):
+            yield from conv_2d_pair(kernel, stride, "before", "bf16")
+            yield from conv_2d_pair(kernel, stride, "after", "fp32")
     yield from conv_2d_pair((3, 3), (1, 1), None, "bf16")
 
 
@@ -315,14 +297,15 @@ def conv_2d_pair(kernel, stride, relu, dtype):
         yield pass_, constants, config.warps, dtype, "fp32"
 
 
-def transducer_loss():
+def transducer_loss(long):
     """Rows of a recipe's vocabulary, of characters, and longer than a tile."""
-    for V, dtype in ((1000, "bf16"), (29, "fp16"), (5000, "fp32")):
+    vocabularies = ((1000, "bf16"), (29, "fp16"), (5000, "fp32"))
+    for V, dtype in vocabularies if long else vocabularies[:1]:
         rows, block, warps = loss_launch.row_tile(V)
         tile = dict(V=V, BLANK=0, ROWS=rows, BLOCK_V=block, CLAMP=True)
         yield loss_kernels.log_probs_kernel, tile, warps, dtype, None
         yield loss_kernels.logits_grad_kernel, tile, warps, dtype, None
-    for U1 in (57, 128, 3000):
+    for U1 in (57, 128, 3000) if long else (57, 3000):
         lanes = loss_launch.lanes_of(U1)
         constants = dict(
             LANES=lanes,
@@ -336,10 +319,10 @@ def transducer_loss():
         yield paths_kernel, constants, warps, None, "fp32"
 
 
-def transducer_joint():
+def transducer_joint(long):
     """Slices of a recipe's joint, and of one with characters."""
     sizes = ((1000, 640, "bf16", "gelu"), (29, 320, "fp16", "tanh"))
-    for V, J, dtype, nonlinearity in sizes:
+    for V, J, dtype, nonlinearity in sizes if long else sizes[:1]:
         joint = dict(J=J, NONLINEARITY=nonlinearity)
         yield (
             joint_kernels.joint_kernel,
@@ -481,13 +464,11 @@ def main():
     backend, arch, warp_size = sys.argv[1:4]
     arch = int(arch) if backend == "cuda" else arch
     target = GPUTarget(backend, arch, int(warp_size))
-    found, launches = [*jobs(TAPS.get(arch, 5))], [*recorded.plain_launches()]
-    if arch not in TAPS:
-        found, launches = first_of_each(found), recorded.in_each_dtype(launches)
+    for job in jobs(long=arch == 90):
+        print(json.dumps(compile_one(target, *job)), flush=True)
+    launches = [*recorded.plain_launches()]
     if arch == 90:
         launches += recorded.hopper_launches()
-    for job in found:
-        print(json.dumps(compile_one(target, *job)), flush=True)
     for row in recorded_rows(target, launches):
         print(json.dumps(row), flush=True)
 

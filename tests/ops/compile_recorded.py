@@ -7,7 +7,7 @@ compiled from its own arguments, so that no config is repeated here.
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from unittest import mock
 
 import torch
@@ -40,15 +40,6 @@ def plain_launches() -> Iterator[tuple]:
                 yield from recorded(
                     launch.launch_geglu_grad, h, z, gating, bias, again
                 )
-
-
-def in_each_dtype(launches: Iterable[tuple]) -> list[tuple]:
-    """The first launch of each kernel in each dtype."""
-    first = {}
-    for entry in launches:
-        kernel, tensors, *_ = entry
-        first.setdefault((kernel.fn.__name__, tensors[0].dtype), entry)
-    return [*first.values()]
 
 
 def hopper_launches() -> Iterator[tuple]:

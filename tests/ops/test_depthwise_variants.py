@@ -1,6 +1,7 @@
 """Speech lengths vary from batch to batch: no call may compile anew."""
 
 import random
+from collections import defaultdict
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from depthwise_cases import inputs
 
 from speechbrain_triton.ops import depthwise_conv1d
 from speechbrain_triton.ops.depthwise_conv1d import kernels
+from speechbrain_triton.ops.launcher import Launcher, variant_key
 
 CALLS = 200
 
@@ -29,10 +31,20 @@ def training_steps(C, device, longest):
 
 
 @pytest.mark.parametrize("C", [512, 144, 100])
-def test_signatures_stay_few_over_random_training_steps(C, signatures):
+def test_signatures_stay_few_over_random_training_steps(C, monkeypatch):
     """Full context and three grains of chunks, forward and transposed."""
+    if torch.cuda.is_available():
+        pytest.skip("counted in Triton's own caches on a GPU")
+    variants = defaultdict(set)
+
+    def note(self, grid, tensors, numbers, constants, num_warps):
+        assert all(-(2**31) <= number < 2**31 for number in numbers)
+        key = variant_key(tensors, constants, num_warps)
+        variants[self.kernel.fn.__name__].add(key)
+
+    monkeypatch.setattr(Launcher, "__call__", note)
     training_steps(C, "cpu", longest=120)
-    assert {name: len(keys) for name, keys in signatures.items()} == {
+    assert {name: len(keys) for name, keys in variants.items()} == {
         "conv_kernel": 8,
         "weight_grad_kernel": 4,
         "reduce_partials_kernel": 1,
@@ -40,14 +52,19 @@ def test_signatures_stay_few_over_random_training_steps(C, signatures):
 
 
 @pytest.mark.gpu
-def test_compiled_variants_stay_few_over_random_training_steps(count_compiled):
-    counted = (
-        kernels.conv_kernel,
-        kernels.weight_grad_kernel,
-        kernels.reduce_partials_kernel,
-    )
+def test_compiled_variants_stay_few_over_random_training_steps():
+    def count():
+        return sum(
+            len(kernel.device_caches[torch.cuda.current_device()][0])
+            for kernel in (
+                kernels.conv_kernel,
+                kernels.weight_grad_kernel,
+                kernels.reduce_partials_kernel,
+            )
+        )
+
     for chunk_size in (None, 8, 12, 9):
         step(2, 100, 512, chunk_size, "cuda")
-    warm = count_compiled(*counted)
+    warm = count()
     training_steps(512, "cuda", longest=1600)
-    assert count_compiled(*counted) == warm
+    assert count() == warm

@@ -1,6 +1,7 @@
 """Both gated layers under ``torch.compile``; variants that no length adds."""
 
 import random
+from collections import defaultdict
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from geglu_cases import CASES, HALVES
 from tolerance import assert_as_exact_as_stock
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from speechbrain_triton.ops.launcher import Launcher, variant_key
 
 CALLS = 60
 
@@ -216,9 +219,19 @@ def training_steps(case, K, device, longest):
         step(case, shape, device)
 
 
-def test_signatures_stay_few_over_random_training_steps(case, signatures):
+def test_signatures_stay_few_over_random_training_steps(case, monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("counted in Triton's own caches on a GPU")
+    variants = defaultdict(set)
+
+    def note(self, grid, tensors, numbers, constants, num_warps):
+        assert all(-(2**31) <= number < 2**31 for number in numbers)
+        key = variant_key(tensors, constants, num_warps)
+        variants[self.kernel.fn.__name__].add(key)
+
+    monkeypatch.setattr(Launcher, "__call__", note)
     training_steps(case, 16, "cpu", longest=100)
-    assert {name: len(keys) for name, keys in signatures.items()} == {
+    assert {name: len(keys) for name, keys in variants.items()} == {
         "geglu_kernel": 1,
         "geglu_grad_kernel": 1,
         "sum_partials_kernel": 1,
@@ -227,17 +240,20 @@ def test_signatures_stay_few_over_random_training_steps(case, signatures):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("K", [200, 60], ids=["fused", "unfused"])
-def test_compiled_variants_stay_few_over_random_training_steps(
-    K, case, count_compiled
-):
+def test_compiled_variants_stay_few_over_random_training_steps(K, case):
     from speechbrain_triton.ops.geglu_linear import hopper, kernels
 
-    counted = (
-        kernels.geglu_kernel,
-        kernels.geglu_grad_kernel,
-        hopper.geglu_linear_hopper_kernel,
-    )
+    def count():
+        return sum(
+            len(kernel.device_caches[torch.cuda.current_device()][0])
+            for kernel in (
+                kernels.geglu_kernel,
+                kernels.geglu_grad_kernel,
+                hopper.geglu_linear_hopper_kernel,
+            )
+        )
+
     step(case, (2, 100, K), "cuda")
-    warm = count_compiled(*counted)
+    warm = count()
     training_steps(case, K, "cuda", longest=1600)
-    assert count_compiled(*counted) == warm
+    assert count() == warm
