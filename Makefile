@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 
-.PHONY: demo test lint
+.PHONY: demo test lint docs
 
 demo: $(VENV)/installed
 	$(VENV)/bin/speechbrain-triton demo
@@ -13,6 +13,9 @@ test: $(VENV)/installed
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+docs: $(VENV)/installed
+	$(VENV)/bin/mkdocs build --strict
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
