@@ -15,6 +15,10 @@ import torch
 ON_GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
+    import interpreter
+
+    interpreter.check_accesses()
+    interpreter.hasten()
 
 
 def pytest_collection_modifyitems(items):
