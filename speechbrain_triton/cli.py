@@ -26,6 +26,10 @@ _COMMANDS = {
         "speechbrain_triton.doctor",
         "say which kernels would run on this machine, and why",
     ),
+    "warmup": (
+        "speechbrain_triton.warmup.command",
+        "compile the kernels of a training before it starts",
+    ),
     "bench": (
         "speechbrain_triton.bench.command",
         "measure the kernels against PyTorch on this machine",

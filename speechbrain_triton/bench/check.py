@@ -1,8 +1,10 @@
 """The gate before each timing: is the result as good as PyTorch's?"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
+
+from speechbrain_triton.bench.shapes import Measured
 
 # An implementation may be at most this much further from float64 than
 # plain PyTorch is in the same dtype, plus a floor for sums that PyTorch happens
@@ -13,6 +15,31 @@ FLOOR = 1e-7
 
 class CheckFailed(RuntimeError):
     """A result is worse than PyTorch's: its time means nothing."""
+
+
+# That cost one implementation its rows, and the run no more than that.
+FAILURES = (CheckFailed, torch.OutOfMemoryError)
+
+
+def failure_of(
+    run: Callable[[], object], case: Measured, impl: str
+) -> str | None:
+    """Run an implementation of a case; say why it failed, if it did."""
+    try:
+        run()
+    except FAILURES as error:
+        return sentence_of(error, case, impl)
+    return None
+
+
+def sentence_of(error: Exception, case: Measured, impl: str) -> str:
+    """What one of ``FAILURES`` is to a reader of the tables."""
+    if isinstance(error, CheckFailed):
+        return str(error)
+    return (
+        f"{case.op} {case.shape} {case.dtype} {impl}: the GPU has too little "
+        "memory; no time is reported."
+    )
 
 
 def relative_error(out: torch.Tensor, exact: torch.Tensor) -> float:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 IMPLS = (
@@ -82,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "by themselves. For train_step, a training "
         "step of the LibriSpeech recipe on random audio from its features to "
         "the optimizer, 'step' is wall time of steps issued back to back, and "
-        "MiB all that is allocated at the peak."
+        "MiB all that is allocated at the peak; under torchrun it trains with "
+        "a batch of the shape's size on each GPU, and the shape of N > 1 GPUs "
+        "ends in _Ngpus."
     )
     parser.add_argument(
         "--op",
@@ -153,19 +156,54 @@ def run(args: argparse.Namespace) -> int:
     ValueError
         If there is no GPU, or no such case.
     """
+    from speechbrain_triton.bench.ranks import Ranks
+
+    ranks = Ranks.started()
+    try:
+        chosen = _choose(args, ranks)
+    except ValueError:
+        if ranks.rank > 0:
+            # It is the same in all ranks, and the first one says it.
+            return 0
+        raise
+    missing = _missing(chosen, args.impl)
+    chosen = [case for case in chosen if case.op not in missing]
+    rows, profiles, failures = _measure_all(chosen, args, missing, ranks)
+    if ranks.rank == 0:
+        _report(args, rows, profiles, missing, failures)
+    return 1 if failures else 0
+
+
+def _choose(args, ranks):
+    """The cases, if this machine can run them."""
     import torch
 
-    from speechbrain_triton.bench import tables
     from speechbrain_triton.bench.cases import select
 
     if args.profile and "train_step" not in args.op:
         raise ValueError("--profile is of train_step; add --op train_step.")
+    if ranks.several and (args.profile or args.op != ["train_step"]):
+        what = "--profile is of" if args.profile else "Ops are timed on"
+        raise ValueError(
+            f"{what} one GPU, and torchrun started {ranks.world} processes; "
+            "start bench without it, or with --op train_step alone."
+        )
     chosen = select(args.op, args.shape, args.quick, args.dtype)
     if not torch.cuda.is_available():
         raise ValueError("bench needs a GPU, and torch finds none here.")
-    missing = _missing(chosen, args.impl)
-    chosen = [case for case in chosen if case.op not in missing]
-    rows, profiles, failures = _measure_all(chosen, args, missing)
+    if not ranks.several:
+        return chosen
+    gpus = torch.cuda.device_count()
+    if ranks.local_world > gpus:
+        raise ValueError(
+            f"torchrun started {ranks.local_world} processes here, where torch "
+            f"finds {gpus} GPU{'' if gpus == 1 else 's'}; each needs its own."
+        )
+    return [replace(case, gpus=ranks.world) for case in chosen]
+
+
+def _report(args, rows, profiles, missing, failures):
+    from speechbrain_triton.bench import tables
 
     if args.json:
         json.dump(rows, sys.stdout, indent=1)
@@ -179,46 +217,55 @@ def run(args: argparse.Namespace) -> int:
         print(f"speechbrain-triton: no rows of {what}{reason}", file=sys.stderr)
     for failure in failures:
         print(f"speechbrain-triton: {failure}", file=sys.stderr)
-    return 1 if failures else 0
 
 
-def _measure_all(chosen, args, missing):
+def _measure_all(chosen, args, missing, ranks):
     from rich.console import Console
     from rich.progress import Progress
 
     machine = _machine(args.commit)
+    todo = [
+        (case, impl)
+        for case in chosen
+        for impl in _impls(case, args.impl, missing)
+    ]
     rows, profiles, failures = [], [], []
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=ranks.rank > 0)
     with Progress(console=console, disable=not console.is_terminal) as bar:
-        if args.impl is None or "triton" in args.impl:
+        compiling = args.impl is None or "triton" in args.impl
+        # The ranks of a machine have one cache.
+        if compiling and ranks.local_rank == 0:
             task = bar.add_task("compiling", total=len(chosen))
             for _ in _compile_all(chosen):
                 bar.advance(task)
-        task = bar.add_task("measuring", total=len(chosen))
-        for case in chosen:
-            for impl in _impls(case, args.impl):
-                if impl in missing:
-                    continue
-                bar.update(task, description=f"{case.op} {case.shape} {impl}")
-                failure = _measure_one(case, impl, machine, rows, console)
+        measure = _how_to_measure(todo, ranks, bar)
+        task = bar.add_task("measuring", total=len(todo))
+        with ranks.joined():
+            for case, impl in todo:
+                what = f"{case.op} {case.shape} {impl}"
+                bar.update(task, description=what)
+                failure = _measure_one(
+                    measure, case, impl, machine, rows, console
+                )
                 if args.profile and not failure and case.op == "train_step":
                     failure = _profile_one(case, impl, profiles)
                 if failure is not None:
                     failures.append(failure)
-            if args.output is not None:
-                _write_csv(args.output, rows)
-            bar.advance(task)
+                if args.output is not None and ranks.rank == 0:
+                    _write_csv(args.output, rows)
+                bar.advance(task)
     return rows, profiles, failures
 
 
-def _impls(case, asked):
-    """Which implementations of a case are wanted, in their order."""
+def _impls(case, asked, missing=()):
+    """Which implementations of a case are to be timed, in their order."""
     from speechbrain_triton.bench.measure import PASSES
 
     if asked is None:
         skipped = "compile" if case.op in COMPILED_IF_ASKED else None
         asked = [impl for impl in IMPLS if impl != skipped]
     timed = {impl for p in PASSES[case.kind] for impl in p.impls}
+    timed -= set(missing)
     return [impl for impl in IMPLS if impl in asked and impl in timed]
 
 
@@ -251,9 +298,28 @@ def _obstacle(what: str) -> str | None:
     return None
 
 
-def _measure_one(case, impl, machine, rows, console):
-    """Append and print an implementation's rows; say why it has none."""
+def _how_to_measure(todo, ranks, bar):
+    """What measures an implementation of a case, when ranks have joined."""
     from speechbrain_triton.bench.measure import measure
+    from speechbrain_triton.bench.ranks import check_alone, measure_together
+
+    if not ranks.several:
+        return measure
+    ranks.use_device()
+    problems = {}
+    task = bar.add_task("checking", total=len(todo))
+    for case, impl in todo:
+        problems[case, impl] = check_alone(case, impl, ranks)
+        bar.advance(task)
+
+    return lambda case, impl: measure_together(
+        case, impl, ranks, problems[case, impl]
+    )
+
+
+def _measure_one(measure, case, impl, machine, rows, console):
+    """Append and print an implementation's rows; say why it has none."""
+    from speechbrain_triton.bench.check import failure_of
 
     def measured():
         for name, timing in measure(case, impl):
@@ -264,34 +330,18 @@ def _measure_one(case, impl, machine, rows, console):
                 dict(zip(COLUMNS, (*what, *figures, *machine), strict=True))
             )
 
-    return _failure_of(measured, case, impl)
+    return failure_of(measured, case, impl)
 
 
 def _profile_one(case, impl, profiles):
     """Append what a step's time goes to; say why it is not known."""
+    from speechbrain_triton.bench.check import failure_of
     from speechbrain_triton.bench.step_profile import profile_step
 
     def profiled():
         profiles.append((case, impl, profile_step(case, impl)))
 
-    return _failure_of(profiled, case, impl)
-
-
-def _failure_of(run, case, impl) -> str | None:
-    import torch
-
-    from speechbrain_triton.bench.check import CheckFailed
-
-    try:
-        run()
-    except CheckFailed as failure:
-        return str(failure)
-    except torch.OutOfMemoryError:
-        return (
-            f"{case.op} {case.shape} {case.dtype} {impl}: the GPU has too "
-            "little memory; no time is reported."
-        )
-    return None
+    return failure_of(profiled, case, impl)
 
 
 def _compile_all(chosen):
@@ -300,9 +350,11 @@ def _compile_all(chosen):
     from multiprocessing import get_context
 
     from speechbrain_triton.bench.measure import check
+    from speechbrain_triton.bench.ranks import alone
 
     workers = max(1, min(len(chosen), (os.cpu_count() or 2) - 1, 12))
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(workers, get_context("spawn"))
+    with alone(), pool:
         jobs = [pool.submit(check, case) for case in chosen]
         # A failed check comes up again, and is reported, when it is timed.
         for job in as_completed(jobs):

@@ -287,6 +287,8 @@ class TrainingCase(Measured):
         Utterances, the length of each, their labels on average, vocabulary.
     sizes : tuple of tuple
         Names and values of the recipe's settings that make another model.
+    gpus : int
+        That train together, each on as many utterances.
     """
 
     op: str
@@ -298,13 +300,15 @@ class TrainingCase(Measured):
     labels: int = 55
     V: int = 1000
     sizes: tuple[tuple[str, int], ...] = ()
+    gpus: int = 1
 
     @property
     def shape(self) -> str:
         """As the tables write it, such as ``libri_fast_40x15s_chunk16``."""
         model = "libri_fast" if self.fast else "libri"
         context = f"chunk{self.chunk}" if self.chunk else "full"
-        return f"{model}_{self.B}x{self.seconds}s_{context}"
+        gpus = f"_{self.gpus}gpus" if self.gpus > 1 else ""
+        return f"{model}_{self.B}x{self.seconds}s_{context}{gpus}"
 
     @property
     def checked(self) -> Self:

@@ -1,7 +1,7 @@
 """A whole training step of the LibriSpeech recipe, kernels off and on."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -105,7 +105,11 @@ def build_brain(
             modules=hparams["modules"],
             opt_class=hparams["opt_class"],
             hparams=hparams,
-            run_opts={"device": device},
+            run_opts={
+                "device": device,
+                # Of ranks, where there are several.
+                "distributed_backend": "gloo" if device == "cpu" else "nccl",
+            },
         )
 
 
@@ -117,11 +121,14 @@ class Batch:
     ---------
     sig, tokens, tokens_bos : PaddedData
         Audio, labels, and these behind a blank, with relative lengths.
+    wrd : sequence of str
+        What was said; nothing, since nothing is recognized.
     """
 
     sig: PaddedData
     tokens: PaddedData
     tokens_bos: PaddedData
+    wrd: Sequence[str] = ()
 
     def to(self, device: str) -> "Batch":
         """Stay, since all is on the device already."""
@@ -196,14 +203,32 @@ class StepVariant:
         brain, batch = self.build(False), make_batch(*drawn)
         scales = LOSS_SCALES if brain.precision == "fp16" else (1.0,)
         for scale in scales:
-            loss = _backward(brain, batch, scale)
+            loss = run_backward(brain, batch, scale)
             grads = _gradients(brain, scale)
             if all(grad.isfinite().all() for grad in grads.values()):
                 break
         return {"the loss": loss, **grads}
 
 
-def _backward(brain, batch, scale):
+def run_backward(
+    brain: TransducerBrain, batch: Batch, scale: float = 1.0
+) -> torch.Tensor:
+    """Compute gradients as the Brain does, and take no step with them.
+
+    Arguments
+    ---------
+    brain : TransducerBrain
+        Whose modules get the gradients.
+    batch : Batch
+        Audio and labels.
+    scale : float
+        Of the loss, before the backward pass.
+
+    Returns
+    -------
+    torch.Tensor
+        The loss, without the scale.
+    """
     brain.modules.zero_grad()
     with brain.training_ctx:
         outputs = brain.compute_forward(batch, sb.Stage.TRAIN)

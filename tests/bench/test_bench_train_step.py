@@ -5,39 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_step import CHUNKED, FAST, FULL
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
 from speechbrain_triton.bench import measure, step_profile, train_step
 from speechbrain_triton.bench.cases import TRAINING
 from speechbrain_triton.bench.check import CheckFailed
-from speechbrain_triton.bench.shapes import TrainingCase
 from speechbrain_triton.modules import TritonConvolutionModule
 from speechbrain_triton.training import TransducerBrain
-
-SIZES = {
-    "n_mels": 8,
-    "d_model": 16,
-    "nhead": 2,
-    "num_encoder_layers": 1,
-    "d_ffn": 32,
-    "kernel_size": 5,
-    "dec_dim": 16,
-    "joint_dim": 16,
-}
-FULL = TrainingCase(
-    "train_step",
-    "float32",
-    B=3,
-    seconds=0.3,
-    labels=3,
-    V=7,
-    sizes=tuple(SIZES.items()),
-)
-CHUNKED = replace(FULL, chunk=2)
-FAST = replace(
-    CHUNKED, fast=True, sizes=(*FULL.sizes, ("frontend_channels", 8))
-)
 
 pytestmark = pytest.mark.filterwarnings(
     # Of Triton's interpreter.
@@ -133,7 +109,7 @@ def test_the_check_has_no_dropout_and_the_step_has(case):
         brain = build(case, "twin", dropout=dropout)
         for seed in (1, 2):
             torch.manual_seed(seed)
-            yield train_step._backward(brain, batch, 1.0)
+            yield train_step.run_backward(brain, batch, 1.0)
 
     first, second = losses(False)
     assert first == second

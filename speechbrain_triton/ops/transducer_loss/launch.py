@@ -39,8 +39,9 @@ MAX_LANES = 1024
 class Layout(NamedTuple):
     """Where a lattice keeps its cells.
 
-    ``size`` floats an utterance, ``step_u`` of them from label to label and
-    U1 from frame to frame.
+    ``size`` floats an utterance, a multiple of 16 bytes so that kernels have
+    one variant; ``step_u`` of them from label to label and U1 from frame to
+    frame.
     """
 
     size: int
@@ -53,11 +54,11 @@ def layout_of(T: int, U1: int) -> Layout:
     Example
     -------
     >>> layout_of(100, 11), layout_of(10, 100)
-    (Layout(size=1210, step_u=12), Layout(size=1000, step_u=1))
+    (Layout(size=1212, step_u=12), Layout(size=1000, step_u=1))
     """
-    if U1 <= T:
-        return Layout((T + U1 - 1) * U1, U1 + 1)
-    return Layout(T * U1, 1)
+    diagonals = T + U1 - 1 if U1 <= T else T
+    size = 4 * cdiv(diagonals * U1, 4)
+    return Layout(size, U1 + 1 if U1 <= T else 1)
 
 
 def new_lattice(logits: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Compiling a training's kernels before it starts."""

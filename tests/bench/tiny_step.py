@@ -1,0 +1,29 @@
+"""Training steps of a model so small that kernels can be interpreted."""
+
+from dataclasses import replace
+
+from speechbrain_triton.bench.shapes import TrainingCase
+
+SIZES = {
+    "n_mels": 8,
+    "d_model": 16,
+    "nhead": 2,
+    "num_encoder_layers": 1,
+    "d_ffn": 32,
+    "kernel_size": 5,
+    "dec_dim": 16,
+    "joint_dim": 16,
+}
+FULL = TrainingCase(
+    "train_step",
+    "float32",
+    B=3,
+    seconds=0.3,
+    labels=3,
+    V=7,
+    sizes=tuple(SIZES.items()),
+)
+CHUNKED = replace(FULL, chunk=2)
+FAST = replace(
+    CHUNKED, fast=True, sizes=(*FULL.sizes, ("frontend_channels", 8))
+)
