@@ -182,14 +182,17 @@ class StepVariant:
         Raises
         ------
         CheckFailed
-            If the loss is not finite, or if gradients are not, so that the
-            optimizer skipped its step. In float16 it may, while the loss's
-            scale is sought.
+            If the loss of the step before was not finite, or if its gradients
+            were not, so that the optimizer skipped it. In float16 it may,
+            while the loss's scale is sought.
         """
-        loss = self.brain.fit_batch(make_batch(*inputs))
-        if not torch.isfinite(loss):
-            raise CheckFailed(f"train_step: the loss is {loss.item()}.")
-        if self.brain.skipped_steps:
+        brain = self.brain
+        brain.step += 1
+        # It hears of the step before: nobody waits for this one.
+        brain.update_average(brain.fit_batch(make_batch(*inputs)), 0.0)
+        if brain.nonfinite_count:
+            raise CheckFailed("train_step: the loss is not finite.")
+        if brain.skipped_steps:
             raise CheckFailed("train_step: gradients are not finite.")
 
     def outcome(self, *drawn: torch.Tensor) -> dict[str, torch.Tensor]:

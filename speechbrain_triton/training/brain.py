@@ -12,6 +12,7 @@ from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 from speechbrain.utils.logger import get_logger
 from speechbrain.utils.metric_stats import ErrorRateStats
 
+from speechbrain_triton.training.asynchronous import AsynchronousBrain
 from speechbrain_triton.training.tokens import Tokenizer
 
 logger = get_logger(__name__)
@@ -19,7 +20,7 @@ logger = get_logger(__name__)
 Stage = sb.Stage
 
 
-class TransducerBrain(sb.Brain):
+class TransducerBrain(AsynchronousBrain):
     """Trains and tests a Conformer transducer with an auxiliary CTC loss.
 
     What it reads from ``hparams`` is listed in the YAML files of the recipes.
@@ -35,7 +36,6 @@ class TransducerBrain(sb.Brain):
     def __init__(self, tokenizer: Tokenizer, **kwargs) -> None:
         super().__init__(**kwargs)
         self.tokenizer = tokenizer
-        self.skipped_steps = 0
         self.too_many_labels = torch.zeros((), device=self.device)
         self.train_stats: dict = {}
         self.train_meta: dict = {}
@@ -160,15 +160,6 @@ class TransducerBrain(sb.Brain):
                 self.hparams.epoch_counter.limit
             )
 
-    def fit_batch(self, batch):
-        """Train on a batch, with its backward pass in this thread.
-
-        In autograd's own thread the Python of a backward pass runs slower:
-        on an H200's host the convolution module's took 0.3 to 0.6 ms more.
-        """
-        with torch.autograd.set_multithreading_enabled(False):
-            return super().fit_batch(batch)
-
     def on_fit_batch_start(self, batch, should_step):
         """Set the learning rate of the coming optimizer step."""
         if should_step:
@@ -185,21 +176,6 @@ class TransducerBrain(sb.Brain):
                 file.write(
                     f"{self.optimizer_step},{float(loss.detach()):.6f}\n"
                 )
-
-    def check_gradients(self):
-        """Skip the whole step if one gradient is not finite.
-
-        SpeechBrain asks the device about every parameter and drops single
-        gradients. Clipping has spread the NaN to all of them by now, so one
-        question is enough.
-        """
-        grads = [
-            p.grad for p in self.modules.parameters() if p.grad is not None
-        ]
-        if grads and not torch.isfinite(torch.nn.utils.get_total_norm(grads)):
-            self.skipped_steps += 1
-            logger.warning("Non-finite gradients: this step is skipped.")
-            self.optimizer.zero_grad(set_to_none=True)
 
     def on_stage_start(self, stage, epoch=None):
         """Reset the clock, the counters and the error rates."""
@@ -220,7 +196,8 @@ class TransducerBrain(sb.Brain):
     def on_stage_end(self, stage, stage_loss, epoch=None):
         """Log, and save a checkpoint after validation."""
         if stage == Stage.TRAIN:
-            self._end_training_stage(float(stage_loss), epoch)
+            self.hear_the_last()
+            self._end_training_stage(self.avg_train_loss, epoch)
         elif stage == Stage.VALID:
             rates = _summarize(self.metrics["greedy"])
             self._end_epoch(epoch, {"loss": stage_loss, **rates})

@@ -1,9 +1,7 @@
-"""The Brain: lengths of the front end, and where backward runs."""
+"""The Brain: lengths of the front end."""
 
 from types import SimpleNamespace
 
-import pytest
-import speechbrain as sb
 import torch
 from speechbrain.lobes.models.convolution import ConvolutionFrontEnd
 from torch import nn
@@ -46,28 +44,3 @@ def test_speechbrains_front_end_is_called_as_ever():
     out, out_lens = front_end_of_a_brain(module, feats, lens)
     assert torch.equal(out, module(feats))
     assert out_lens is lens
-
-
-def test_backward_runs_in_the_thread_of_the_step(monkeypatch):
-    enabled = torch._C._is_multithreading_enabled
-    seen = []
-
-    def fit_batch(self, batch):
-        seen.append((batch, enabled()))
-        return 0.5
-
-    monkeypatch.setattr(sb.Brain, "fit_batch", fit_batch)
-    brain = TransducerBrain.__new__(TransducerBrain)
-    assert brain.fit_batch("a batch") == 0.5
-    assert seen == [("a batch", False)]
-    assert enabled()
-
-
-def test_other_threads_are_back_after_a_step_that_failed(monkeypatch):
-    def fit_batch(self, batch):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(sb.Brain, "fit_batch", fit_batch)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        TransducerBrain.__new__(TransducerBrain).fit_batch(None)
-    assert torch._C._is_multithreading_enabled()
