@@ -12,7 +12,11 @@ from speechbrain_triton.ops.depthwise_conv1d.op import (
     check_arguments,
     taps_obstacle,
 )
-from speechbrain_triton.ops.inputs import check_vector, product_dtype
+from speechbrain_triton.ops.inputs import (
+    check_device,
+    check_vector,
+    product_dtype,
+)
 from speechbrain_triton.ops.layer_norm.op import channels_obstacle
 from speechbrain_triton.ops.layer_norm.reference import ACTIVATIONS
 
@@ -139,3 +143,4 @@ def _check_parameters(x, parameters) -> None:
                 f"{name} must be {shape} for x with {C} channels, got shape "
                 f"{tuple(matrix.shape)}."
             )
+        check_device(name, matrix, x.device)
