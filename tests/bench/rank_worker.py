@@ -46,7 +46,9 @@ def main(rank: int) -> int:
         right(case, impl, device)
 
     def say(what, *values):
-        print(f"{what} of rank {rank}:", *map(float.hex, values), flush=True)
+        # In a line of its own, whatever the other rank is printing.
+        figures = " ".join(map(float.hex, values))
+        print(f"\n{what} of rank {rank}: {figures}\n", end="", flush=True)
 
     ranks = replace(Ranks.started(), kind="cpu")
     case = replace(CHUNKED, gpus=ranks.world)
