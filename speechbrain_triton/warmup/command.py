@@ -1,8 +1,12 @@
 """``speechbrain-triton warmup``: compile before a training, not in it."""
 
 import argparse
+import functools
 import os
 import time
+
+# Each has half a GiB of the GPU for itself.
+MOST_WORKERS = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compile_all(brain, device):
     """Take all steps, with kernels compiled in place of launched."""
+    import torch
     from rich.console import Console
     from rich.progress import Progress
 
@@ -86,8 +91,8 @@ def _compile_all(brain, device):
         task = bar.add_task("compiling", total=None)
 
         class Shown(Tally):
-            def add(self, **told):
-                super().add(**told)
+            def add(self, cache_hit):
+                super().add(cache_hit)
                 bar.update(
                     task,
                     total=self.wanted,
@@ -95,8 +100,9 @@ def _compile_all(brain, device):
                 )
 
         tally = Shown()
-        workers = len(os.sched_getaffinity(0))
-        with compiling(workers, device, tally):
+        workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+        prepare = functools.partial(torch.cuda.set_device, device)
+        with compiling(workers, prepare, tally):
             for step in plan_steps(brain):
                 run_step(brain, step)
     return tally

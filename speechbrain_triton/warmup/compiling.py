@@ -1,13 +1,18 @@
 """Compile kernels side by side where they would have been launched."""
 
+import copy
+import importlib
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 
 import torch
 import triton
+from triton.runtime.jit import MockTensor
 
 from speechbrain_triton.ops.launcher import Launcher, variant_key
 
@@ -28,8 +33,8 @@ class Tally:
     found: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, *, cache_hit: bool, **_) -> None:
-        """Count a variant, as Triton's listener for compilations."""
+    def add(self, cache_hit: bool) -> None:
+        """Count a variant."""
         with self.lock:
             if cache_hit:
                 self.found += 1
@@ -56,37 +61,34 @@ def launched_by(start: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def compiling(
-    workers: int, device: torch.device | None, tally: Tally
+    workers: int, prepare: Callable[[], None], tally: Tally
 ) -> Iterator[None]:
     """Compile each kernel that would be launched, and launch none.
 
     What they would have written is left as it is, so that results mean
-    nothing. Triton itself tells a kernel's variants apart, from the same
-    arguments as in a launch. It compiles in threads: four fifths of the work
-    are outside of Python, where threads run side by side. At the end all are
+    nothing. Triton itself compiles, in other processes: in threads of one,
+    Python's lock lets little of it run side by side. At the end all are
     waited for.
 
     Arguments
     ---------
     workers : int
-        Threads.
-    device : torch.device, optional
-        Where to load what was compiled, for which some versions of Triton
-        compile a launcher. Nowhere by default.
+        Processes.
+    prepare : callable
+        What each of them calls first, such as
+        ``functools.partial(torch.cuda.set_device, 0)``; of a module's own
+        functions.
     tally : Tally
         Where to count.
-
-    Example
-    -------
-    >>> tally = Tally()
-    >>> with compiling(2, None, tally):
-    ...     pass
-    >>> tally.wanted
-    0
     """
-    pool = _Pool(workers, device)
-    mode = triton.AsyncCompileMode(pool, ignore_errors=True)
-    known = set()
+    pool = ProcessPoolExecutor(
+        workers, get_context("spawn"), _start_worker, (prepare,)
+    )
+    jobs, known = [], set()
+
+    def count(job: Future) -> None:
+        if not job.cancelled() and job.exception() is None:
+            tally.add(job.result())
 
     def compile_variant(
         launcher, grid, tensors, numbers, constants, num_warps
@@ -95,49 +97,79 @@ def compiling(
         if variant in known:
             return
         known.add(variant)
-        launcher.kernel.warmup(
-            *tensors,
-            *numbers,
-            *constants,
-            grid=grid,
-            num_warps=num_warps,
-            **launcher.options,
+        function = launcher.kernel.fn
+        arguments = (*map(_described, tensors), *numbers, *constants)
+        options = {**launcher.options, "num_warps": num_warps}
+        jobs.append(
+            pool.submit(
+                _compile,
+                function.__module__,
+                function.__name__,
+                arguments,
+                options,
+            )
         )
-        tally.wanted = len(mode.raw_futures)
+        tally.wanted = len(jobs)
+        jobs[-1].add_done_callback(count)
 
     try:
-        with _told(tally.add), mode, launched_by(compile_variant):
-            try:
-                yield
-            except BaseException:
-                # Else the end of the mode waits for what nobody wants.
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        with launched_by(compile_variant):
+            yield
+        for job in jobs:
+            # Raises where a kernel did not compile.
+            job.result()
     finally:
         pool.shutdown(cancel_futures=True)
-    for future in mode.raw_futures:
-        # Raises where a kernel did not compile.
-        future.result()
 
 
-class _Pool(ThreadPoolExecutor):
-    """Loads what it has compiled, unless there is no device."""
+class _Pointer(MockTensor):
+    """All that Triton asks of a tensor to compile for it.
 
-    def __init__(self, workers: int, device: torch.device | None):
-        super().__init__(workers)
-        self.device = device
+    Arguments
+    ---------
+    tensor : torch.Tensor
+        Whose data stays where it is.
+    """
 
-    def submit(self, compile_kernel: Callable) -> Future:
-        if self.device is None:
-            return super().submit(compile_kernel)
-        return super().submit(self._load, compile_kernel)
+    def __init__(self, tensor: torch.Tensor):
+        super().__init__(tensor.dtype, list(tensor.shape))
+        self.address = tensor.data_ptr()
+        self.bytes = tensor.untyped_storage().size()
 
-    def _load(self, compile_kernel):
-        kernel = compile_kernel()
-        # A thread starts on the first device.
-        with torch.cuda.device(self.device):
-            kernel.run  # noqa: B018
-        return kernel
+    def data_ptr(self) -> int:
+        return self.address
+
+    def ptr_range(self) -> int:
+        return self.bytes
+
+
+def _described(tensor):
+    """What a kernel was to be given, without the memory."""
+    if isinstance(tensor, torch.Tensor):
+        return _Pointer(tensor)
+    if hasattr(tensor, "base"):
+        # A descriptor of tiles.
+        tensor = copy.copy(tensor)
+        tensor.base = _Pointer(tensor.base)
+    return tensor
+
+
+def _start_worker(prepare: Callable[[], None]) -> None:
+    # An interrupt is for the parent, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepare()
+
+
+def _compile(module: str, name: str, arguments: tuple, options: dict) -> bool:
+    """Compile one variant; was it in the cache?"""
+    told = []
+    kernel = getattr(importlib.import_module(module), name)
+    with _told(lambda *, cache_hit, **_: told.append(cache_hit)):
+        compiled = kernel.warmup(*arguments, grid=(1, 1), **options)
+    if torch.cuda.is_available():
+        # Some versions of Triton compile a launcher when it is loaded.
+        compiled.run  # noqa: B018
+    return all(told)
 
 
 @contextmanager

@@ -11,11 +11,13 @@ Not in the interpreter, in which nothing compiles.
 import sys
 from unittest import mock
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from warm_recipes import CASES, arguments
 
 from speechbrain_triton import backend
+from speechbrain_triton.ops.geglu_linear import launch
 from speechbrain_triton.ops.launcher import variant_key
 from speechbrain_triton.warmup.compiling import Tally, compiling, launched_by
 from speechbrain_triton.warmup.steps import build_brain, plan_steps, run_step
@@ -41,18 +43,24 @@ class Hopper:
         raise Launched
 
 
+def use_hopper() -> None:
+    triton.runtime.driver.set_active(Hopper())
+
+
 def main(case: str, what: str) -> None:
     recipe, name, more = CASES[case]
-    triton.runtime.driver.set_active(Hopper())
+    use_hopper()
     # Else a CPU is refused.
     with mock.patch.object(backend, "triton_obstacle", lambda *_: None):
         brain = build_brain(arguments(recipe, name, **more))
         tally = Tally()
         if what == "compile":
-            with compiling(2, None, tally):
+            with compiling(2, use_hopper, tally):
                 take_steps(brain)
         else:
-            triton.knobs.compilation.listener = tally.add
+            triton.knobs.compilation.listener = lambda *, cache_hit, **_: (
+                tally.add(cache_hit)
+            )
             with launched_by(Launch(tally)):
                 take_steps(brain)
     print("tally:", tally.wanted, tally.compiled, tally.found)
@@ -61,6 +69,20 @@ def main(case: str, what: str) -> None:
 def take_steps(brain) -> None:
     for step in plan_steps(brain):
         run_step(brain, step)
+    launch_fused_gate()
+
+
+def launch_fused_gate() -> None:
+    """Hopper's own kernel, which no model on a CPU asks for."""
+    x = torch.zeros(64, 128, dtype=torch.bfloat16)
+    weight = torch.zeros(512, 128, dtype=torch.bfloat16)
+    gating = launch.Gating.of("none", 0.1, 5)
+    with (
+        mock.patch.object(launch, "is_fused", lambda *_: True),
+        mock.patch.object(launch, "_hopper_multiprocessors", lambda _: 132),
+    ):
+        for bias in (None, x.new_zeros(512)):
+            launch.launch_geglu_linear(x, weight, bias, gating, keep=True)
 
 
 class Launch:

@@ -37,7 +37,9 @@ def main(case: str, steps: str) -> None:
     recipe, name, more = CASES[case]
     brain = build_brain(arguments(recipe, name, **{**more, **ON_GPU}))
     tally = Tally()
-    triton.knobs.compilation.listener = tally.add
+    triton.knobs.compilation.listener = lambda *, cache_hit, **_: tally.add(
+        cache_hit
+    )
     rng = random.Random(0)
     for _ in range(int(steps)):
         run_step(brain, random_step(rng, brain.hparams.streaming))
