@@ -1,16 +1,17 @@
 """The command ``speechbrain-triton``."""
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 
 import speechbrain_triton
+from speechbrain_triton.interrupts import interruptible
+from speechbrain_triton.text import printable
 
 PROGRAM = "speechbrain-triton"
 _COMMANDS = {
@@ -73,28 +74,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     chosen = next((word for word in argv if not word.startswith("-")), None)
     title = f"{PROGRAM} {chosen}" if chosen in _COMMANDS else PROGRAM
-    _tolerate_any_name()
-    _end_as_by_ctrl_c()
+    _prepare_streams()
     try:
-        args = _build_parser(chosen).parse_args(argv)
-        code = args.run(args)
-        sys.stdout.flush()
-        return code
+        with interruptible():
+            args = _build_parser(chosen).parse_args(argv)
+            code = args.run(args)
+            sys.stdout.flush()
+            return code
     except SystemExit as request:
         # argparse leaves this way; so does rich when its reader is gone.
         return request.code
     except KeyboardInterrupt:
-        print(f"{title}: interrupted", file=sys.stderr)
+        _say(f"{title}: interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # Else the interpreter's own flush at exit complains once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except (ValueError, OSError) as error:
         if "--traceback" in argv:
-            traceback.print_exc()
-        print(f"{title}: error: {_sentence(error)}", file=sys.stderr)
+            _say(traceback.format_exc())
+        _say(f"{title}: error: {_sentence(error)}")
         return _USER_ERROR
+    finally:
+        _settle_streams()
 
 
 def _build_parser(chosen):
@@ -132,25 +133,37 @@ def _build_parser(chosen):
     return parser
 
 
-def _end_as_by_ctrl_c():
-    """Lets a command that is terminated end what it has started, too."""
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, interrupt)
-        signal.signal(signal.SIGHUP, interrupt)
-
-
-def _tolerate_any_name():
+def _prepare_streams():
     """Lets any file name be printed, whatever the terminal's encoding."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        # Closed by the shell's >&-.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
+def _settle_streams():
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # Else the interpreter's own flush at exit complains once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _say(text):
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
+
+
 def _sentence(error):
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"'{error.filename}': {error.strerror}."
-    return " ".join(str(error).splitlines()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}."
+        if error.filename is not None:
+            text = f"'{error.filename}': {text}"
+    else:
+        text = " ".join(str(error).splitlines()) or type(error).__name__
+    # A file's name or content may hold what a terminal would obey.
+    return printable(text)

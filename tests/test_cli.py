@@ -163,25 +163,42 @@ def test_interrupt(command, capsys):
     assert capsys.readouterr().err == "speechbrain-triton bench: interrupted\n"
 
 
-def test_reader_that_goes_away():
-    code = (
-        "import sys\n"
-        "from speechbrain_triton import cli\n"
-        "class Module:\n"
-        "    add_arguments = staticmethod(lambda parser: None)\n"
-        "    run = staticmethod(lambda args: print('x' * 2**20) or 0)\n"
-        "cli.importlib.import_module = lambda name: Module\n"
-        "sys.exit(cli.main(['bench']))\n"
+TALKATIVE = (
+    "import sys\n"
+    "from speechbrain_triton import cli\n"
+    "class Module:\n"
+    "    add_arguments = staticmethod(lambda parser: None)\n"
+    "    run = staticmethod(lambda args: print('x' * 2**20) or 0)\n"
+    "cli.importlib.import_module = lambda name: Module\n"
+    "sys.exit(cli.main(['bench']))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "error"),
+    [
+        ("| true", 141, ""),
+        ("2>&1 | true", 141, ""),
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        (">/dev/full", 2, "speechbrain-triton bench: error: No space left on"),
+        (">/dev/full 2>/dev/full", 2, ""),
+    ],
+)
+def test_output_that_nobody_reads(redirection, code, error, tmp_path):
+    (tmp_path / "talk.py").write_text(TALKATIVE)
+    paths = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        f"{{ {sys.executable} {tmp_path}/talk.py; echo $? >{tmp_path}/code; }} "
+        f"{redirection}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths},
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        process.stdout.close()
-        errors = process.stderr.read()
-    assert process.returncode == 141
-    assert errors == b""
+    assert (tmp_path / "code").read_text() == f"{code}\n"
+    assert done.stdout == "" and done.stderr.count("\n") == bool(error)
+    assert done.stderr.startswith(error)
 
 
 def test_any_file_name_can_be_said(tmp_path):
@@ -189,3 +206,14 @@ def test_any_file_name_can_be_said(tmp_path):
     done = run("compare", name, "x", env=os.environ | {"LC_ALL": "C"})
     assert done.returncode == 2
     assert "does not exist" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_a_terminal_would_obey_is_spelled_out(command, capsys):
+    def fail(args):
+        raise FileNotFoundError(2, "No such file", "a\x1b[31m\nb")
+
+    command(fail)
+    assert cli.main(["bench"]) == 2
+    assert capsys.readouterr().err == (
+        "speechbrain-triton bench: error: 'a\\x1b[31m\\nb': No such file.\n"
+    )

@@ -75,8 +75,8 @@ def _answer(library: ctypes.CDLL, request: dict, out: BinaryIO) -> None:
 
 def main() -> None:
     """Answers requests until standard input ends."""
-    # Ctrl-C reaches the whole group; the parent ends this by closing the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whoever reads the answers may leave in the midst of one.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     library_path, data_path = sys.argv[1:]
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keeps whatever the library prints out of the answers

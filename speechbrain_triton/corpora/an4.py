@@ -4,7 +4,6 @@ AN4 is read as Carnegie Mellon distributes it or as FLAC with CSV lists. It has
 no official validation split, so whole speakers are taken out of training.
 """
 
-import csv
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -12,14 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import soundfile
 
 from speechbrain_triton.corpora.files import (
-    SAMPLE_RATE,
     progress_bar,
+    read_rows,
+    sound_duration,
     write_flac,
 )
 from speechbrain_triton.corpora.manifest import Row, write_manifest
+from speechbrain_triton.files import read_text
 
 CSV_COLUMNS = ("id", "speaker", "file", "transcript")
 OFFICIAL_SPLITS = ("train", "test")
@@ -158,9 +158,9 @@ def _find_cmu(root: Path) -> Path:
 
 def _lines(path: Path) -> list[tuple[str, str]]:
     """Lines that are not blank, each with where it stands."""
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"AN4 lacks {path}.")
-    numbered = enumerate(path.read_text("utf-8").splitlines(), start=1)
+    numbered = enumerate(read_text(path).splitlines(), start=1)
     return [
         (f"{path} line {number}", line.strip())
         for number, line in numbered
@@ -173,19 +173,9 @@ def _words(transcript: str) -> str:
 
 
 def _read_csv(root: Path, split: str) -> Iterator[Entry]:
-    path = root / f"{split}.csv"
-    with open(path, newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        absent = set(CSV_COLUMNS) - set(reader.fieldnames or ())
-        if absent:
-            raise ValueError(f"{path} lacks the columns {sorted(absent)}.")
-        for line in reader:
-            where = f"{path} line {reader.line_num}"
-            fields = [line[column] for column in CSV_COLUMNS]
-            if None in fields:
-                raise ValueError(f"{where}: the row is too short.")
-            name, speaker, audio, transcript = fields
-            yield Entry(name, speaker, root / audio, _words(transcript), where)
+    for where, row in read_rows(root / f"{split}.csv", CSV_COLUMNS):
+        name, speaker, audio, transcript = (row[c] for c in CSV_COLUMNS)
+        yield Entry(name, speaker, root / audio, _words(transcript), where)
 
 
 def _read_cmu(base: Path, split: str) -> Iterator[Entry]:
@@ -274,19 +264,8 @@ def _row(entry: Entry, root: Path, save: Path) -> Row:
         wav = str(audio)
         if audio.is_relative_to(root):
             wav = f"$data_root/{audio.relative_to(root).as_posix()}"
-    try:
-        info = soundfile.info(audio)
-    except soundfile.LibsndfileError as error:
-        raise ValueError(
-            f"{entry.where}: {audio} of {entry.ID} is not readable audio."
-        ) from error
-    if info.samplerate != SAMPLE_RATE or info.channels != 1 or not info.frames:
-        raise ValueError(
-            f"{entry.where}: {audio} of {entry.ID} has {info.channels} "
-            f"channels, {info.samplerate} Hz and {info.frames} frames; AN4 is "
-            f"mono at {SAMPLE_RATE} Hz."
-        )
-    return Row(entry.ID, info.duration, wav, entry.speaker, entry.words)
+    duration = sound_duration(audio, f"{entry.where}: {entry.ID}", "AN4")
+    return Row(entry.ID, duration, wav, entry.speaker, entry.words)
 
 
 def _convert_raw(entry: Entry, target: Path) -> None:

@@ -89,8 +89,14 @@ class Synthesizer:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Ctrl-C reaches a whole session; closing the pipe ends this one.
+            start_new_session=True,
         )
-        self.sample_rate, _ = self._read()
+        try:
+            self.sample_rate, _ = self._read()
+        except BaseException:
+            self.close()
+            raise
         if self.sample_rate <= 0:
             self.close()
             raise RuntimeError(f"espeak-ng cannot load {self._data}.")

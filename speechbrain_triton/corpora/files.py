@@ -1,10 +1,11 @@
 """Files that are whole or absent, and the progress bar over long work."""
 
 import contextlib
+import csv
 import fcntl
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+
+from speechbrain_triton import files
+from speechbrain_triton.files import read_text
 
 SAMPLE_RATE = 16000
 """Sampling rate of every corpus here, in Hz."""
@@ -35,6 +39,11 @@ def write_atomically(path: Path, content: bytes) -> None:
     content : bytes
         What the file holds afterwards.
 
+    Raises
+    ------
+    OSError
+        If the file cannot be written; the message names it.
+
     Example
     -------
     >>> path = getfixture("tmp_path") / "new" / "a.txt"
@@ -43,12 +52,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     b'whole'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    files.write_atomically(path, content)
 
 
 def remove_temporaries(folder: Path) -> None:
@@ -86,6 +90,100 @@ def write_flac(path: Path, samples: np.ndarray) -> None:
     write_atomically(path, buffer.getvalue())
 
 
+def sound_duration(path: Path, entry: str, corpus: str) -> float:
+    """Reads the header of a sound file that must be mono at 16 kHz.
+
+    Arguments
+    ---------
+    path : Path
+        The file.
+    entry : str
+        Where it is listed, for messages.
+    corpus : str
+        Name of the corpus, for messages.
+
+    Returns
+    -------
+    float
+        In seconds.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file; the message names both.
+
+    Example
+    -------
+    >>> path = getfixture("tmp_path") / "silence.flac"
+    >>> write_flac(path, np.zeros(8000, np.int16))
+    >>> sound_duration(path, "train.csv line 2", "AN4")
+    0.5
+    """
+    # libsndfile would wait for a named pipe for ever.
+    if not path.is_file():
+        raise ValueError(f"{entry}: {path} is not a regular file.")
+    try:
+        info = soundfile.info(path)
+    # The second for a name that is no UTF-8, which no manifest can hold.
+    except (soundfile.LibsndfileError, UnicodeEncodeError) as error:
+        raise ValueError(f"{entry}: {path} is not readable audio.") from error
+    if info.samplerate != SAMPLE_RATE or info.channels != 1 or not info.frames:
+        raise ValueError(
+            f"{entry}: {path} has {info.channels} channels, "
+            f"{info.samplerate} Hz and {info.frames} frames; {corpus} is "
+            f"mono at {SAMPLE_RATE} Hz."
+        )
+    return info.duration
+
+
+def read_rows(
+    path: Path, columns: Sequence[str]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Reads a CSV file, each row with where it stands.
+
+    Arguments
+    ---------
+    path : Path
+        UTF-8 text with a line of column names.
+    columns : Sequence[str]
+        Those that must be there.
+
+    Yields
+    ------
+    where : str
+        For messages.
+    row : dict[str, str]
+        Column to field.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, is no such table, lacks a column or has a
+        row without a field of these columns; the message names it.
+
+    Example
+    -------
+    >>> path = getfixture("tmp_path") / "a.csv"
+    >>> _ = path.write_text("id,words\\n7,GO ON\\n")
+    >>> [(where.split()[-1], row) for where, row in read_rows(path, ["id"])]
+    [('2', {'id': '7', 'words': 'GO ON'})]
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    try:
+        absent = set(columns) - set(reader.fieldnames or ())
+        if absent:
+            raise ValueError(f"{path} lacks the columns {sorted(absent)}.")
+        for row in reader:
+            where = f"{path} line {reader.line_num}"
+            if any(row[column] is None for column in columns):
+                raise ValueError(f"{where}: the row is too short.")
+            yield where, row
+    except csv.Error as error:
+        raise ValueError(
+            f"{path} line {reader.line_num + 1} is no row of a table: {error}."
+        ) from error
+
+
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Keeps other processes that ask for the same folder waiting.
@@ -108,9 +206,13 @@ def exclusive(folder: Path) -> Iterator[None]:
     alone here
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "wb") as lock:
+    # Unlike open(), this neither empties a file nor waits for a pipe's reader.
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def progress_bar(shown: bool) -> Progress:

@@ -4,17 +4,21 @@ Both come as ``SPLIT/SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac`` with the
 transcripts of a chapter in ``SPEAKER-CHAPTER.trans.txt`` beside the audio.
 """
 
-import csv
+import contextlib
 import functools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import soundfile
-
-from speechbrain_triton.corpora.files import SAMPLE_RATE, progress_bar
+from speechbrain_triton.corpora.files import (
+    progress_bar,
+    read_rows,
+    sound_duration,
+)
 from speechbrain_triton.corpora.manifest import Row, write_manifest
+from speechbrain_triton.files import read_text
 
 
 def split_manifests(
@@ -229,13 +233,17 @@ def _numbers(names: Iterable[str]) -> list[tuple[int, str]]:
 
 
 def _read_durations(manifest: Path) -> dict[str, float]:
-    """Seconds by audio file, as far as a manifest has them."""
-    if not manifest.is_file():
-        return {}
-    with open(manifest, newline="", encoding="utf-8") as file:
-        return {
-            row["wav"]: float(row["duration"]) for row in csv.DictReader(file)
-        }
+    """Seconds by audio file, as far as a manifest has them.
+
+    What is broken there is read from the audio, and written, again.
+    """
+    durations = {}
+    with contextlib.suppress(ValueError, OSError):
+        for _, row in read_rows(manifest, ("wav", "duration")):
+            seconds = float(row["duration"])
+            if math.isfinite(seconds) and seconds > 0:
+                durations[row["wav"]] = seconds
+    return durations
 
 
 def _read_chapter(
@@ -246,13 +254,16 @@ def _read_chapter(
     if not text.is_file():
         raise ValueError(f"the chapter {chapter} lacks its {text.name}.")
     audio = {path.name for path in chapter.glob("*.flac")}
-    rows = []
+    rows, seen = [], set()
     for where, name, words in _read_transcripts(text):
         path = chapter / f"{name}.flac"
+        if name in seen:
+            raise ValueError(f"{where}: {name} has a transcript already.")
+        seen.add(name)
         if path.name not in audio:
             raise ValueError(f"{where}: the audio file {path} is missing.")
         wav = f"$data_root/{path.relative_to(root).as_posix()}"
-        duration = known.get(wav) or _duration(path, where)
+        duration = known.get(wav) or sound_duration(path, where, "LibriSpeech")
         rows.append(Row(name, duration, wav, speaker, words))
     silent = audio - {f"{row.ID}.flac" for row in rows}
     if silent:
@@ -264,7 +275,7 @@ def _read_chapter(
 
 def _read_transcripts(text: Path) -> Iterator[tuple[str, str, str]]:
     """Yields where each utterance stands, its name and its words."""
-    for number, line in enumerate(text.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(text).splitlines(), 1):
         if not line.strip():
             continue
         where = f"{text} line {number}"
@@ -272,21 +283,6 @@ def _read_transcripts(text: Path) -> Iterator[tuple[str, str, str]]:
         if not words:
             raise ValueError(f"{where}: the transcript of {name} is empty.")
         yield where, name, " ".join(words).upper()
-
-
-def _duration(audio: Path, where: str) -> float:
-    """Reads the header alone."""
-    try:
-        info = soundfile.info(audio)
-    except soundfile.LibsndfileError as error:
-        raise ValueError(f"{where}: {audio} is not readable audio.") from error
-    if info.samplerate != SAMPLE_RATE or info.channels != 1 or not info.frames:
-        raise ValueError(
-            f"{where}: {audio} has {info.channels} channels, "
-            f"{info.samplerate} Hz and {info.frames} frames; LibriSpeech is "
-            f"mono at {SAMPLE_RATE} Hz."
-        )
-    return info.duration
 
 
 def _check_disjoint(joined: Mapping[str, Sequence[Row]]) -> None:

@@ -12,13 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
-import soundfile
-
 from speechbrain_triton.corpora.espeak import Synthesizer, synthesizer_version
 from speechbrain_triton.corpora.files import (
     exclusive,
     progress_bar,
     remove_temporaries,
+    sound_duration,
     write_atomically,
     write_flac,
 )
@@ -29,11 +28,13 @@ from speechbrain_triton.corpora.utterances import (
     draw_utterance,
     render,
 )
+from speechbrain_triton.files import read_text
 
 RECIPE = 1
 """Raised whenever the same settings would give another corpus."""
 
 MARKER = "spoken_numbers.json"
+_LARGEST_MARKER = 10_000
 
 
 def prepare_spoken_numbers(
@@ -142,11 +143,11 @@ def _audio(root: Path, split: str, utterance: Utterance) -> Path:
 
 def _read_marker(root: Path) -> dict | None:
     path = root / MARKER
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
-        return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
+        return dict(json.loads(read_text(path, _LARGEST_MARKER)))
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"data_folder {root} has a {MARKER} that is not its own; choose "
             "another folder or delete this one."
@@ -228,7 +229,7 @@ def _row(root: Path, split: str, utterance: Utterance) -> Row:
     path = _audio(root, split, utterance)
     return Row(
         ID=utterance.ID,
-        duration=soundfile.info(path).duration,
+        duration=sound_duration(path, utterance.ID, "SpokenNumbers"),
         wav=f"$data_root/{path.relative_to(root).as_posix()}",
         spk_id=utterance.speaker,
         wrd=utterance.words,

@@ -1,7 +1,7 @@
 """Reading and comparing finished SpeechBrain training runs."""
 
+from speechbrain_triton.files import RunError
 from speechbrain_triton.runs.comparison import Comparison, compare_runs
-from speechbrain_triton.runs.files import RunError
 from speechbrain_triton.runs.reader import Evaluation, Run, read_run
 from speechbrain_triton.runs.scores import (
     Difference,

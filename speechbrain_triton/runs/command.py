@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
+    from speechbrain_triton.files import write_atomically
     from speechbrain_triton.runs import compare_runs, read_run
     from speechbrain_triton.runs.document import comparison_to_json
-    from speechbrain_triton.runs.files import write_atomically
     from speechbrain_triton.runs.report import print_comparison
 
     _check_outputs(args)
@@ -108,22 +108,22 @@ def run(args: argparse.Namespace) -> int:
     )
     document = comparison_to_json(comparison)
     pictures = _draw(comparison, args)
+    if args.output:
+        write_atomically(args.output, document.encode())
+    for path, content in pictures.items():
+        write_atomically(path, content)
     if args.json:
         sys.stdout.write(document)
     else:
         # Names of folders are no markup: "[red]" is a folder like any other.
         console = Console(markup=False, emoji=False, highlight=False)
         print_comparison(comparison, console)
-    if args.output:
-        write_atomically(args.output, document.encode())
-    for path, content in pictures.items():
-        write_atomically(path, content)
     return 0
 
 
 def _check_outputs(args):
     """Refuses what would fail only after all the work."""
-    from speechbrain_triton.runs.files import check_writable
+    from speechbrain_triton.files import check_writable
 
     given = {
         f"--{name}": path

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from speechbrain_triton.runs.files import RunError
+from speechbrain_triton.files import RunError
 from speechbrain_triton.runs.reader import Run
 from speechbrain_triton.runs.scores import (
     SetComparison,

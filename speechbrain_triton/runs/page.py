@@ -29,11 +29,11 @@ from speechbrain_triton.runs.tables import (
     training_tables,
     versions,
 )
-from speechbrain_triton.runs.text import printable
 from speechbrain_triton.runs.utterances import (
     AlignedUtterance,
     differing_utterances,
 )
+from speechbrain_triton.text import printable
 
 _TEMPLATE = "page.html.jinja"
 # Enough to see what kind of words differ; fewer where many runs stand below

@@ -19,8 +19,8 @@ from speechbrain_triton.runs.tables import (
     spell_p_value,
     spell_points,
 )
-from speechbrain_triton.runs.text import printable, shorten
 from speechbrain_triton.runs.training_log import Curve, finite
+from speechbrain_triton.text import printable, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +35,8 @@ _ROW, _MARGIN, _PLOT = 0.26, 0.75, 2.0
 _HALF_WIDTH = 16
 # A line of more points is a smear; a page of more is slow.
 _MOST_POINTS = 300
+# Each takes 0.1 s; the tables have the others too.
+_MOST_CURVES = 30
 # Above this ratio of its ends, a linear scale hides how a loss converges.
 _LOGARITHMIC = 20
 # A description of more runs than this is read out for minutes.
@@ -146,7 +148,8 @@ def curve_pictures(comparison: Comparison) -> list[Picture]:
     -------
     list of Picture
     """
-    return [_lines(comparison, name) for name in curve_names(comparison)]
+    names = curve_names(comparison)[:_MOST_CURVES]
+    return [_lines(comparison, name) for name in names]
 
 
 def training_pictures(comparison: Comparison) -> list[Picture]:

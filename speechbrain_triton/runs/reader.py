@@ -1,11 +1,13 @@
 """Reading a finished SpeechBrain run folder."""
 
+import fnmatch
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from speechbrain_triton.runs.files import RunError
+from speechbrain_triton.files import RunError
 from speechbrain_triton.runs.settings import Scalar, read_hyperparameters
 from speechbrain_triton.runs.training_log import (
     Curve,
@@ -19,10 +21,11 @@ from speechbrain_triton.runs.training_log import (
 from speechbrain_triton.runs.wer import Utterance, read_wer_file
 
 # As Brain says them: a value given on the command line never reaches
-# hyperparams.yaml. The second form is that of SpeechBrain before 1.1.
+# hyperparams.yaml. The second form is that of SpeechBrain before 1.1. Without
+# its \b the first would try each letter of an endless word anew.
 _RUN_OPTIONS = (
     re.compile(
-        r"(\w+) which is specified in hparams was overridden by command line "
+        r"\b(\w+) which is specified in hparams was overridden by command line "
         r"input to: (\S+)"
     ),
     re.compile(r"Info: (\w+) arg overridden by command line input to: (\S+)"),
@@ -136,7 +139,12 @@ def read_run(path: str | Path) -> Run:
         raise NotADirectoryError(
             f"'{path}' is a file; give the folder of a finished run."
         )
-    wer_files = sorted(path.glob("wer_*.txt"))
+    # Path.glob finds nothing where it may not look.
+    wer_files = sorted(
+        path / name
+        for name in os.listdir(path)
+        if fnmatch.fnmatch(name, "wer_*.txt")
+    )
     if not wer_files:
         raise RunError(
             f"The run folder '{path}' has no wer_*.txt: its test has not been "

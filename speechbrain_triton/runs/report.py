@@ -20,6 +20,7 @@ from speechbrain_triton.runs.tables import (
     training_tables,
     versions,
 )
+from speechbrain_triton.text import printable
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -42,10 +43,10 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(_draw(table))
         console.print()
     for line in _remarks(comparison):
-        console.print(Text(line))
+        console.print(Text(printable(line)))
     for sentence in conclusions(comparison):
         console.print()
-        console.print(Text(sentence, style="bold"))
+        console.print(Text(printable(sentence), style="bold"))
 
 
 def conclusions(comparison: Comparison) -> list[str]:
@@ -145,7 +146,7 @@ def _spread(side):
 
 def _draw(table: Table) -> rich_table.Table:
     drawn = rich_table.Table(
-        title=table.title,
+        title=printable(table.title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -153,9 +154,9 @@ def _draw(table: Table) -> rich_table.Table:
         show_edge=False,
     )
     for heading in table.left:
-        drawn.add_column(heading, overflow="fold")
+        drawn.add_column(printable(heading), overflow="fold")
     for heading in table.right:
-        drawn.add_column(heading, justify="right", no_wrap=True)
+        drawn.add_column(printable(heading), justify="right", no_wrap=True)
     for row in table.rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(printable, row))
     return drawn

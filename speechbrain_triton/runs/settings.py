@@ -7,9 +7,13 @@ from pathlib import Path
 
 import yaml
 
-from speechbrain_triton.runs.files import RunError, read_text
+from speechbrain_triton.files import RunError, read_text
 
 Scalar = str | int | float | bool | None
+
+# Of a hyperparams.yaml, in bytes: those of recipes have tens of thousands, and
+# PyYAML takes seconds for a million.
+LARGEST = 1_000_000
 
 _PLAIN_TYPES = {
     f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")
@@ -71,7 +75,7 @@ def read_hyperparameters(path: Path) -> dict[str, Scalar]:
     Raises
     ------
     RunError
-        If the file is not text or not a YAML mapping.
+        If the file is not text, too large or not a YAML mapping.
 
     Example
     -------
@@ -93,7 +97,7 @@ def read_hyperparameters(path: Path) -> dict[str, Scalar]:
     opt.betas '[0.9, 0.98]'
     """
     try:
-        root = yaml.compose(read_text(path), Loader=yaml.SafeLoader)
+        root = yaml.compose(read_text(path, LARGEST), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" at line {mark.line + 1}" if mark else ""
@@ -211,14 +215,59 @@ def _is_plain_list(node):
     )
 
 
+def whole_number(
+    path: Path, settings: Mapping[str, Scalar], name: str, least: int = 1
+) -> int:
+    """A setting that has to be a whole number.
+
+    Arguments
+    ---------
+    path : Path
+        Where the settings are from, for messages.
+    settings : mapping
+        From :func:`read_hyperparameters`.
+    name : str
+        Which one.
+    least : int
+        The smallest that is allowed.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    RunError
+        If it is another value; the message names all of these.
+
+    Example
+    -------
+    >>> whole_number(Path("a.yaml"), {"rate": 0.5}, "rate")
+    Traceback (most recent call last):
+    speechbrain_triton.files.RunError: 'a.yaml': rate is 0.5, and a whole \
+number of at least 1 is allowed.
+    """
+    value = settings.get(name)
+    if type(value) is not int or value < least:
+        raise RunError(
+            f"'{path}': {name} is {value!r}, and a whole number of at least "
+            f"{least} is allowed."
+        )
+    return value
+
+
 def _scalar(node):
     if node.tag in _PLAIN_TYPES:
         loader = yaml.SafeLoader("")
         try:
             value = loader.construct_object(node)
-        except ValueError:
+        # As PyYAML says that "!!int ''" and "!!bool maybe" are none.
+        except (ValueError, LookupError):
             return node.value
         if isinstance(value, float) and not math.isfinite(value):
+            return node.value
+        # Python itself refuses to print integers of thousands of digits.
+        if isinstance(value, int) and value.bit_length() > 64:
             return node.value
         return value
     if _STANDARD_TAG.fullmatch(node.tag) or node.tag.startswith("tag:"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from speechbrain_triton.runs.files import RunError
+from speechbrain_triton.files import RunError
 from speechbrain_triton.runs.reader import Run
 from speechbrain_triton.runs.settings import Scalar, differing_settings
 

@@ -1,5 +1,6 @@
 """What a run records of its training: ``train_log.txt`` and ``steps.csv``."""
 
+import contextlib
 import math
 import re
 import statistics
@@ -7,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from speechbrain_triton.runs.files import RunError, read_text
+from speechbrain_triton.files import RunError, read_text
 
 LogLine = Mapping[str, str | int | float]
 
@@ -15,7 +16,13 @@ _STAGES = ("train", "valid", "test")
 _GROUP = re.compile(rf" - (?=(?:{'|'.join(_STAGES)}) \S)")
 _ITEM = re.compile(r"(?:^|, )([^:,]+): ")
 _CURVE = re.compile(r"(train|valid) \S.*")
-_STEP = re.compile(r"(\d+),(\S+)")
+_STEP = re.compile(r"(\d{1,15}),(\S{1,50})")
+# In bytes: a line of some hundred for each epoch.
+_LARGEST = 10_000_000
+# Beyond it an integer is a float, and a float infinite: matplotlib cannot draw
+# what numbers near the limits of their types differ by.
+_LARGEST_INTEGER = 10**15
+_LARGEST_FLOAT = 1e100
 # The name under which the losses of steps.csv go.
 STEP_LOSS = "step loss"
 
@@ -95,7 +102,8 @@ def read_log(path: Path) -> list[LogLine]:
     """
     if not path.exists():
         return []
-    lines = list(filter(None, map(_log_items, read_text(path).splitlines())))
+    text = read_text(path, _LARGEST)
+    lines = list(filter(None, map(_log_items, text.splitlines())))
     # After a test, training may have gone on: then wer_*.txt are outdated.
     if not any(key.startswith("test ") for i in lines[-1:] for key in i):
         epochs = _epochs(lines)
@@ -213,17 +221,24 @@ def read_step_losses(path: Path) -> dict[str, Curve]:
 def parse_number(text: str) -> str | int | float:
     """The number that a text spells, else the text.
 
+    An integer that is too large to count with is a float, and a number that
+    is too large to draw is infinite.
+
     Example
     -------
     >>> parse_number("2"), parse_number("2e-1"), parse_number("AdamW")
     (2, 0.2, 'AdamW')
     """
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if abs(number) < _LARGEST_INTEGER:
+        with contextlib.suppress(ValueError):
+            return int(text)
+    if abs(number) > _LARGEST_FLOAT:
+        return math.copysign(math.inf, number)
+    return number
 
 
 def finite(values: Sequence[float]) -> list[float]:

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from speechbrain_triton.runs.files import RunError, read_text
+from speechbrain_triton.files import RunError, read_text
 
 _COUNTS = (
-    r"%WER \d+\.\d\d \[ (?P<total>\d+) / (?P<length>\d+), "
-    r"(?P<insertions>\d+) ins, (?P<deletions>\d+) del, "
-    r"(?P<substitutions>\d+) sub \]"
+    r"%WER \d+\.\d\d \[ (?P<total>\d{1,15}) / (?P<length>\d{1,15}), "
+    r"(?P<insertions>\d{1,15}) ins, (?P<deletions>\d{1,15}) del, "
+    r"(?P<substitutions>\d{1,15}) sub \]"
 )
 _SUMMARY = re.compile(_COUNTS + r"( \[PARTIAL\])?")
-_SCORED = re.compile(r"Scored (\d+) sentences?, \d+ not present in hyp\.")
+_SCORED = re.compile(r"Scored (\d{1,15}) sentences?, \d+ not present in hyp\.")
 # Greedy: an utterance id may itself hold a comma.
 _UTTERANCE = re.compile(r"(?P<key>.*), " + _COUNTS)
 _OPERATIONS = re.compile(r" *[=IDS] *")

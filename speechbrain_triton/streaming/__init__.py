@@ -1,14 +1,11 @@
 """Streaming inference with finished runs of the transducer recipes."""
 
-from speechbrain_triton.streaming.export import (
-    Export,
-    export_run,
-    load_folder,
-)
+from speechbrain_triton.streaming.export import Export, export_run
 from speechbrain_triton.streaming.features import (
     FeatureStream,
     StreamingFeatures,
 )
+from speechbrain_triton.streaming.loading import load_folder
 from speechbrain_triton.streaming.recognizer import (
     Recognized,
     recognize_stream,

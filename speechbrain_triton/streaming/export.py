@@ -1,5 +1,9 @@
 """A finished run as a folder that SpeechBrain's StreamingASR loads."""
 
+import contextlib
+import errno
+import io
+import math
 import os
 import shutil
 import tempfile
@@ -14,13 +18,22 @@ from speechbrain.utils.checkpoints import (
     average_checkpoints,
 )
 
-from speechbrain_triton.backend import triton_obstacle
-from speechbrain_triton.runs.files import RunError
-from speechbrain_triton.runs.settings import Scalar, read_hyperparameters
+from speechbrain_triton.files import LARGEST, RunError
+from speechbrain_triton.runs.settings import (
+    Scalar,
+    read_hyperparameters,
+    whole_number,
+)
 from speechbrain_triton.streaming.hyperparams import inference_hyperparameters
+from speechbrain_triton.streaming.loading import (
+    check_file,
+    explained,
+    load_folder,
+    read_parameters,
+)
 from speechbrain_triton.streaming.readme import write_readme
 
-_FLAGS = ("conv_backend", "frontend_backend", "ffn_backend")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -70,22 +83,21 @@ def export_run(run: str | os.PathLike, folder: str | os.PathLike) -> Export:
         If a folder is not there, or there already.
     """
     folder = Path(folder).absolute()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FileExistsError(
-            f"'{folder}' is there already; give a new or an empty folder."
-        )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{folder.name}.", dir=folder.parent
-    ) as draft:
-        checkpoints = write_folder(run, draft)
-        write_readme(Path(draft), folder.name, load_folder(draft, "cpu"))
-        folder.mkdir(exist_ok=True)
-        # Whoever sees hyperparams.yaml finds the other files too.
-        for path in sorted(Path(draft).iterdir(), key=_is_hyperparams):
-            os.replace(path, folder / path.name)
+    there = _nearest_folder(folder)
+    with tempfile.TemporaryDirectory(prefix=".export.", dir=there) as draft:
+        try:
+            checkpoints = write_folder(run, draft)
+            asr = load_draft(run, draft, "cpu")
+            write_readme(Path(draft), folder.name, asr)
+            _move(Path(draft), folder)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            raise OSError(
+                f"'{folder}' cannot be written: {error.strerror}."
+            ) from error
     names = tuple(checkpoint.path.name for checkpoint in checkpoints)
-    return Export(folder, names, float(checkpoints[0].meta["WER"]))
+    return Export(folder, names, checkpoints[0].meta["WER"])
 
 
 def write_folder(
@@ -114,13 +126,15 @@ def write_folder(
     """
     run, folder = Path(run), Path(folder)
     if not run.is_dir():
-        raise FileNotFoundError(f"The run folder '{run}' does not exist.")
+        kind = "is not a folder" if run.exists() else "does not exist"
+        raise FileNotFoundError(f"The run folder '{run}' {kind}.")
     if not (run / "hyperparams.yaml").is_file():
         raise RunError(
             f"'{run}' has no hyperparams.yaml: it is neither the output_folder "
             "of a training nor an exported folder."
         )
-    text = inference_hyperparameters(run)
+    with explained(run / "hyperparams.yaml"):
+        text = inference_hyperparameters(run)
     settings = read_hyperparameters(run / "hyperparams.yaml")
     save = _save_folder(run, settings)
     checkpoints = _best_checkpoints(run, save, settings)
@@ -134,22 +148,24 @@ def write_folder(
     return checkpoints
 
 
-def load_folder(
-    folder: str | os.PathLike,
+def load_draft(
+    run: str | os.PathLike,
+    draft: str | os.PathLike,
     device: str | None = None,
     backend: str | None = None,
 ) -> StreamingASR:
-    """Load a folder of :func:`export_run`.
+    """Load what :func:`write_folder` wrote, and name the run in what is wrong.
 
     Arguments
     ---------
-    folder : path
-        The exported folder.
+    run : path
+        The run.
+    draft : path
+        The folder of :func:`write_folder`.
     device : str, optional
-        ``"cpu"`` or ``"cuda"``; by default what SpeechBrain takes.
+        As for :func:`load_folder`.
     backend : str, optional
-        Of all kernels: ``"auto"``, ``"triton"`` or ``"torch"``; by default
-        what the folder's ``hyperparams.yaml`` says.
+        As for :func:`load_folder`.
 
     Returns
     -------
@@ -157,53 +173,59 @@ def load_folder(
 
     Raises
     ------
-    ValueError
-        If a backend is unknown, or ``"triton"`` and cannot run here.
     RunError
-        If the folder's parameters do not fit its ``hyperparams.yaml``.
+        If the run's files do not fit each other.
     """
-    folder = Path(folder).absolute()
-    settings = read_hyperparameters(folder / "hyperparams.yaml")
-    flags = {name: backend for name in _FLAGS if name in settings}
     try:
-        asr = StreamingASR.from_hparams(
-            source=str(folder),
-            overrides=flags if backend else {},
-            run_opts={"device": device} if device else None,
+        return load_folder(draft, device, backend)
+    except RunError as error:
+        reason = str(error).replace(f"{draft}/", "")
+        reason = reason.replace(f"'{draft}'", "it")
+        raise RunError(f"'{run}' cannot be exported: {reason}") from error
+
+
+def _nearest_folder(folder: Path) -> Path:
+    """The folder or the nearest above: no new one is made for a failure."""
+    if os.path.lexists(folder) and not (
+        folder.is_dir() and not any(folder.iterdir())
+    ):
+        raise FileExistsError(
+            f"'{folder}' is there already; give a new or an empty folder."
         )
-    except (RuntimeError, EOFError) as error:
-        reason = " ".join(str(error).split())
-        raise RunError(f"'{folder}' cannot be loaded: {reason}") from error
-    _check_backends(asr)
-    _check_parameters(asr, folder / "model.ckpt")
-    return asr
+    there = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    if not there.is_dir():
+        raise NotADirectoryError(
+            f"'{folder}' cannot be made: '{there}' is not a folder."
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"'{folder}' cannot be made: the folder '{there}' cannot be "
+            "written."
+        )
+    return there
+
+
+def _move(draft: Path, folder: Path) -> None:
+    """Put the finished files in their place, or none of them."""
+    made = [p for p in (folder, *folder.parents) if not p.exists()]
+    moved = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Whoever sees hyperparams.yaml finds the other files too.
+        for path in sorted(draft.iterdir(), key=_is_hyperparams):
+            os.replace(path, folder / path.name)
+            moved.append(folder / path.name)
+    except BaseException:
+        for path in moved:
+            path.unlink()
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def _is_hyperparams(path: Path) -> bool:
     return path.name == "hyperparams.yaml"
-
-
-def _check_backends(asr: StreamingASR) -> None:
-    """Say at once what would fail in the first chunk."""
-    obstacle = triton_obstacle(torch.device(asr.device))
-    for name in _FLAGS:
-        if obstacle and getattr(asr.hparams, name, None) == "triton":
-            raise ValueError(
-                f"{name}=triton cannot run here because {obstacle}; use auto "
-                "or torch."
-            )
-
-
-def _check_parameters(asr: StreamingASR, path: Path) -> None:
-    """Refuse what SpeechBrain's transfer of parameters only warns of."""
-    # Only the names are needed.
-    state = torch.load(path, map_location="meta", weights_only=True)
-    different = state.keys() ^ asr.hparams.model.state_dict().keys()
-    if different:
-        raise RunError(
-            f"'{path}' does not fit the hyperparams.yaml beside it: only one "
-            f"of them has {', '.join(sorted(different)[:3])}."
-        )
 
 
 def _save_folder(run: Path, settings: dict[str, Scalar]) -> Path:
@@ -217,22 +239,33 @@ def _save_folder(run: Path, settings: dict[str, Scalar]) -> Path:
 def _best_checkpoints(
     run: Path, save: Path, settings: dict[str, Scalar]
 ) -> list[Checkpoint]:
+    number = whole_number(
+        run / "hyperparams.yaml",
+        {"avg_checkpoints": 1} | settings,
+        "avg_checkpoints",
+    )
     # The constructor makes the folder.
     found = []
     if save.is_dir():
-        found = Checkpointer(save).find_checkpoints(
-            min_key="WER",
-            max_num_checkpoints=settings.get("avg_checkpoints", 1),
-        )
+        for path in save.glob("CKPT*/CKPT.yaml"):
+            read_hyperparameters(path)
+        with explained(save):
+            found = Checkpointer(save).find_checkpoints(
+                min_key="WER", max_num_checkpoints=number
+            )
     if not found:
         raise RunError(
             f"'{run}' has no checkpoint of a validated epoch: there is none "
             f"in '{save}'."
         )
-    for name in ("model", "normalize"):
-        for checkpoint in found:
+    for checkpoint in found:
+        wer = checkpoint.meta["WER"]
+        if not isinstance(wer, int | float) or not math.isfinite(wer):
+            raise RunError(f"'{checkpoint.path}' has a WER of {wer!r}.")
+        for name in ("model", "normalize"):
             if name not in checkpoint.paramfiles:
                 raise RunError(f"'{checkpoint.path}' has no {name}.ckpt.")
+            read_parameters(checkpoint.paramfiles[name])
     return found
 
 
@@ -242,8 +275,7 @@ def _tokenizer_file(save: Path, settings: dict[str, Scalar]) -> Path:
         path = save / f"{kind}_labels.txt"
     else:
         path = save / f"{settings['output_neurons']}_{kind}.model"
-    if not path.is_file():
-        raise RunError(f"The tokenizer '{path}' is missing.")
+    check_file(path, LARGEST)
     return path
 
 
@@ -251,5 +283,9 @@ def _write_model(checkpoints: list[Checkpoint], path: Path) -> None:
     if len(checkpoints) == 1:
         shutil.copyfile(checkpoints[0].paramfiles["model"], path)
         return
-    average = average_checkpoints(checkpoints, recoverable_name="model")
-    torch.save(average, path)
+    with explained(checkpoints[0].path):
+        average = average_checkpoints(checkpoints, recoverable_name="model")
+    # On a full disk torch.save itself raises a RuntimeError of many lines.
+    content = io.BytesIO()
+    torch.save(average, content)
+    path.write_bytes(content.getbuffer())

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import yaml
 
-from speechbrain_triton.runs.files import RunError, read_text
-from speechbrain_triton.runs.settings import Scalar, read_hyperparameters
+from speechbrain_triton.files import RunError, read_text
+from speechbrain_triton.runs.settings import (
+    Scalar,
+    read_hyperparameters,
+    whole_number,
+)
 from speechbrain_triton.streaming.templates import read_template
 from speechbrain_triton.training.tokens import TOKEN_TYPES
 
@@ -72,7 +76,7 @@ def inference_hyperparameters(run: Path) -> str:
     root = yaml.compose(read_text(path), Loader=yaml.SafeLoader)
     gated = settings.get("feedforwards.ffn", "standard") != "standard"
     names = [*_COPIED, *(["feedforwards"] if gated else [])]
-    chunk_size, left_context = _chunks(settings)
+    chunk_size, left_context = _chunks(path, settings)
     separator = {"char": "", "word": " "}.get(settings["token_type"])
     kind = "pieces" if separator is None else "labels"
     return read_template("hyperparams.yaml").substitute(
@@ -121,12 +125,16 @@ def _words(allowed):
     return " or ".join(repr(value) for value in allowed if value is not None)
 
 
-def _chunks(settings):
+def _chunks(path, settings):
     """The chunks of the test; if it had none, the longest of the training."""
     names = "test_config.chunk_size", "test_config.left_context_size"
     if f"{_SAMPLER}.{names[0]}" not in settings:
         names = "chunk_size_max", "left_context_chunks_max"
-    return tuple(settings.get(f"{_SAMPLER}.{name}") for name in names)
+    size, left = (f"{_SAMPLER}.{name}" for name in names)
+    chunk_size = whole_number(path, settings, size)
+    if settings.get(left) is None:
+        return chunk_size, None
+    return chunk_size, whole_number(path, settings, left, least=0)
 
 
 def _copy(path: Path, root: yaml.MappingNode, names: list[str]) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from speechbrain.inference.ASR import StreamingASR
 
 from speechbrain_triton.streaming.templates import read_template
+from speechbrain_triton.text import printable
 
 
 def write_readme(folder: Path, name: str, asr: StreamingASR) -> None:
@@ -24,7 +25,8 @@ def write_readme(folder: Path, name: str, asr: StreamingASR) -> None:
     ms = 1000 / asr.hparams.sample_rate
     left = config.left_context_size
     text = read_template("README.md").substitute(
-        name=name,
+        # No file can hold a name that is no text.
+        name=printable(name),
         chunk_size=config.chunk_size,
         left="full" if left is None else left,
         # SpeechBrain's own streaming needs a number.

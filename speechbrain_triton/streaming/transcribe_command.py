@@ -93,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
     OSError
         If one of them is not there.
     """
-    from speechbrain_triton.streaming.audio import read_sound, resample
+    from speechbrain_triton.streaming.audio import read_sound
+    from speechbrain_triton.streaming.loading import explained
     from speechbrain_triton.streaming.recognizer import (
         recognize_stream,
         recognize_whole,
@@ -102,10 +103,12 @@ def run(args: argparse.Namespace) -> int:
 
     samples, rate = read_sound(args.file)
     asr = _load(args)
-    config = _config(args, asr.hparams.streaming_config)
-    samples = resample(samples, rate, asr.hparams.sample_rate)
+    with explained(args.model):
+        config = _config(args, asr.hparams.streaming_config)
+        warm_up(asr, config)
+        kernels = asr.hparams.kernels.lines()
+    samples = _resample(args.file, samples, rate, asr.hparams.sample_rate)
     _check_length(args.file, samples, asr)
-    warm_up(asr, config)
     if args.whole:
         chunks = [recognize_whole(asr, samples, config)]
     else:
@@ -117,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
             print(chunk.text, end="", flush=True)
     seconds = len(samples) / asr.hparams.sample_rate
     document = _document(args, asr, config, seconds, done)
+    document["kernels"] = kernels
     if args.json:
         json.dump(document, sys.stdout, indent=1)
         print()
@@ -128,7 +132,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(args):
     from speechbrain_triton.runs.settings import read_hyperparameters
-    from speechbrain_triton.streaming.export import load_folder, write_folder
+    from speechbrain_triton.streaming.export import load_draft, write_folder
+    from speechbrain_triton.streaming.loading import load_folder
 
     _check_device(args.device)
     path = args.model / "hyperparams.yaml"
@@ -136,7 +141,7 @@ def _load(args):
         return load_folder(args.model, args.device, args.backend)
     with tempfile.TemporaryDirectory() as folder:
         write_folder(args.model, folder)
-        return load_folder(folder, args.device, args.backend)
+        return load_draft(args.model, folder, args.device, args.backend)
 
 
 def _check_device(device):
@@ -162,6 +167,15 @@ def _config(args, default):
     if args.left_context is not None:
         left = None if args.left_context == "full" else args.left_context
     return DynChunkTrainConfig(chunk_size, left)
+
+
+def _resample(path, samples, rate, wanted):
+    from speechbrain_triton.streaming.audio import resample
+
+    try:
+        return resample(samples, rate, wanted)
+    except ValueError as error:
+        raise ValueError(f"'{path}': {error}") from error
 
 
 def _check_length(path, samples, asr):
@@ -194,7 +208,6 @@ def _document(args, asr, config, seconds, chunks):
             for chunk in chunks
         ],
         "device": str(asr.device),
-        "kernels": asr.hparams.kernels.lines(),
     }
 
 

@@ -248,13 +248,13 @@ BROKEN_CSV = {
     ),
     "unreadable audio": (
         lambda root: (root / "train" / f"{ID}.flac").write_bytes(b"no audio"),
-        f"train.csv line 3: .* of {ID} is not readable audio",
+        f"train.csv line 3: {ID}: .*.flac is not readable audio",
     ),
     "other sampling rate": (
         lambda root: soundfile.write(
             root / "train" / f"{ID}.flac", samples(ID), 8000
         ),
-        f"train.csv line 3: .* of {ID} has 1 channels, 8000 Hz",
+        f"train.csv line 3: {ID}: .*.flac has 1 channels, 8000 Hz",
     ),
 }
 

@@ -17,10 +17,10 @@ def test_failed_write_keeps_the_old_content(tmp_path, monkeypatch):
     path.write_bytes(b"old")
 
     def fail(source, target):
-        raise OSError("no rename")
+        raise OSError(28, "no rename")
 
-    monkeypatch.setattr(files.os, "replace", fail)
-    with pytest.raises(OSError, match="no rename"):
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="a.csv' cannot be written: no rename"):
         write_atomically(path, b"new")
     assert os.listdir(tmp_path) == ["a.csv"]
     assert path.read_bytes() == b"old"

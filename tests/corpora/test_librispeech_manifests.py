@@ -187,15 +187,15 @@ def test_chapters_are_read_in_parallel(corpus, tmp_path, monkeypatch):
     # The two chapters of train-clean-100 wait for each other.
     together = threading.Barrier(2)
     chapters = []
-    duration = librispeech._duration
+    duration = librispeech.sound_duration
 
-    def meet(audio, where):
+    def meet(audio, where, corpus):
         if "train-clean-100" in where and audio.parent not in chapters:
             chapters.append(audio.parent)
             together.wait(timeout=20)
-        return duration(audio, where)
+        return duration(audio, where, corpus)
 
-    monkeypatch.setattr(librispeech, "_duration", meet)
+    monkeypatch.setattr(librispeech, "sound_duration", meet)
     prepare_librispeech(corpus, tmp_path / "save", workers=2, **SPLITS)
     assert len(chapters) == 2
 

@@ -122,6 +122,15 @@ def test_curves_by_step(train):
     assert axes.get_yscale() == "linear"
 
 
+def test_log_of_hundreds_of_figures_is_no_page_of_hundreds(train):
+    folder = train("a", 9, 8)
+    lines = [f"epoch: {k} - train loss: 1 - valid x{k}: 1" for k in range(400)]
+    lines.append("Epoch loaded: 1 - test loss: 1")
+    (folder / "train_log.txt").write_text("\n".join(lines))
+    pictures = curve_pictures(compare(folder, train("b", 7, 5)))
+    assert len(pictures) == 30 and pictures[0].title.startswith("Train loss")
+
+
 def test_curves_by_epoch_where_a_run_logs_no_steps(train):
     first, second = train("a", 100, 1), train("b", 50, 1, words=WRONG)
     log = second / "train_log.txt"

@@ -11,8 +11,8 @@ from speechbrain.utils.checkpoints import Checkpointer
 from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 
 from speechbrain_triton import cli
+from speechbrain_triton.files import RunError
 from speechbrain_triton.modules import TritonConvolutionModule
-from speechbrain_triton.runs.files import RunError
 from speechbrain_triton.streaming import (
     LabelStream,
     decode_labels,

@@ -27,9 +27,9 @@ def transcribe(*arguments):
 @pytest.fixture(autouse=True)
 def talkative(monkeypatch):
     """Models after two steps say nothing: leave them none but their letters."""
-    from speechbrain_triton.streaming import export
+    from speechbrain_triton.streaming import export, loading
 
-    load = export.load_folder
+    load = loading.load_folder
 
     def load_folder(*args):
         asr = load(*args)
@@ -39,7 +39,8 @@ def talkative(monkeypatch):
             bias[len(asr.hparams.tokenizer) :] = -1e4
         return asr
 
-    monkeypatch.setattr(export, "load_folder", load_folder)
+    for module in (export, loading):
+        monkeypatch.setattr(module, "load_folder", load_folder)
 
 
 @pytest.mark.parametrize("name", ["conformer", "fast_conformer"])

@@ -1,21 +1,26 @@
-"""Reading a run folder's text files, and writing files of a comparison."""
+"""Reading text of unknown origin, and files that are whole or absent."""
 
 import contextlib
 import os
 from pathlib import Path
 
+# More than any run writes; what is larger would keep a reader busy for long.
+LARGEST = 100_000_000
+
 
 class RunError(ValueError):
-    """A run folder that cannot be read or compared, said in one sentence."""
+    """A file or folder of a run that is not usable, said in one sentence."""
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, largest: int = LARGEST) -> str:
     """Returns the text of a regular UTF-8 file.
 
     Arguments
     ---------
     path : Path
         The file.
+    largest : int
+        Most bytes that it may have.
 
     Returns
     -------
@@ -25,8 +30,8 @@ def read_text(path: Path) -> str:
     Raises
     ------
     RunError
-        If it is no regular file, cannot be opened, is empty or is not UTF-8
-        text; the message names the file.
+        If it is no regular file, cannot be opened, is empty, too large or not
+        UTF-8 text; the message names the file.
 
     Example
     -------
@@ -39,6 +44,11 @@ def read_text(path: Path) -> str:
     if not path.is_file():
         raise RunError(f"'{path}' is not a regular file.")
     try:
+        size = path.stat().st_size
+        if size > largest:
+            raise RunError(
+                f"'{path}' has {size:,} bytes; at most {largest:,} are read."
+            )
         content = path.read_bytes()
     except OSError as error:
         raise RunError(f"'{path}' cannot be read: {error.strerror}.") from error
@@ -67,7 +77,8 @@ def check_writable(path: Path) -> None:
     Raises
     ------
     OSError
-        If it is a folder, or its folder does not exist or cannot be written.
+        If it is there and no regular file, or its folder does not exist or
+        cannot be written.
 
     Example
     -------
@@ -77,9 +88,13 @@ def check_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise IsADirectoryError(f"'{path}' is a folder, not a file to write.")
-    if not path.parent.is_dir():
+    # A rename would take the place of a device or a pipe.
+    target = _target(path)
+    if os.path.lexists(target) and not target.is_file():
+        raise OSError(f"'{path}' is there and is not a regular file.")
+    if not target.parent.is_dir():
         raise FileNotFoundError(f"The folder of '{path}' does not exist.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(f"The folder of '{path}' cannot be written.")
 
 
@@ -96,7 +111,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises
     ------
     OSError
-        If the folder does not exist or cannot be written.
+        If the file cannot be written; the message names it.
 
     Example
     -------
@@ -106,10 +121,21 @@ def write_atomically(path: Path, content: bytes) -> None:
     '{}\\n'
     """
     check_writable(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Cut, as a name may have 255 bytes.
+    target = _target(path)
+    draft = target.with_name(f".{target.name[:50]}.{os.getpid()}.tmp")
     try:
         draft.write_bytes(content)
-        os.replace(draft, path)
+        os.replace(draft, target)
+    except OSError as error:
+        raise OSError(
+            f"'{path}' cannot be written: {error.strerror}."
+        ) from error
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             draft.unlink()
+
+
+def _target(path: Path) -> Path:
+    """The file itself: a rename would take the place of a link to it."""
+    return Path(os.path.realpath(path))
