@@ -1,7 +1,6 @@
 """``speechbrain-triton bench``: the tables, on the card at hand."""
 
 import argparse
-import csv
 import importlib.util
 import json
 import os
@@ -10,32 +9,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-IMPLS = (
-    "stock",
-    "eager",
-    "channels_last",
-    "compile",
-    "liger",
-    "torchaudio",
-    "numba",
-    "matmul_only",
-    "triton",
-    "triton_inplace",
-    "triton_fused_joint",
-    "limit",
+from speechbrain_triton.bench.rows import (
+    COLUMNS,
+    DTYPES,
+    IMPLS,
+    OPS,
+    read_rows,
+    select_rows,
+    write_rows,
 )
-OPS = (
-    "depthwise_conv1d",
-    "conv_module",
-    "frontend",
-    "convolution_frontend",
-    "geglu_linear",
-    "geglu_ffn",
-    "geglu_ladder",
-    "transducer_loss",
-    "transducer_joint_loss",
-    "train_step",
-)
+
 # Modules: some take minutes to compile.
 COMPILED_IF_ASKED = (
     "conv_module",
@@ -45,21 +28,6 @@ COMPILED_IF_ASKED = (
 )
 # Takes minutes, and tens of GiB where stock is timed.
 ONLY_IF_ASKED = ("train_step",)
-COLUMNS = (
-    "op",
-    "pass",
-    "dtype",
-    "shape",
-    "impl",
-    "median_ms",
-    "p20_ms",
-    "p80_ms",
-    "peak_mib",
-    "gpu",
-    "torch",
-    "triton",
-    "commit",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--op",
         nargs="+",
         choices=OPS,
-        default=[op for op in OPS if op not in ONLY_IF_ASKED],
         help="which tables (default: all but train_step, which takes minutes "
         "and, where stock is timed, tens of GiB)",
     )
@@ -117,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=("bfloat16", "float16", "float32"),
+        choices=DTYPES,
         help="only cases of this dtype (of modules: of autocast)",
     )
     parser.add_argument(
@@ -134,6 +101,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, metavar="FILE", help="write the rows as CSV"
     )
     parser.add_argument(
+        "--png",
+        type=Path,
+        metavar="FOLDER",
+        help="draw the rows as PNG files in FOLDER: for each op bars of time "
+        "and peak memory, depthwise_conv1d over frames and channels, and a "
+        "roofline (needs matplotlib)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE",
+        help="take the rows from FILE, which --output has written, instead of "
+        "measuring: it needs no GPU, and --op, --impl, --shape and --dtype "
+        "choose some of them (default: all)",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print the rows as JSON"
     )
     parser.add_argument(
@@ -143,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print and write the rows.
+    """Measure or read the rows; print, write and draw them.
 
     Returns
     -------
@@ -154,10 +138,17 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     ValueError
-        If there is no GPU, or no such case.
+        If there is no GPU, or no such case, the rows cannot be read, or what
+        draws them is missing.
     """
     from speechbrain_triton.bench.ranks import Ranks
 
+    _check_folder(args.png)
+    if args.source is not None:
+        _report(args, _read(args))
+        return 0
+    if args.op is None:
+        args.op = [op for op in OPS if op not in ONLY_IF_ASKED]
     ranks = Ranks.started()
     try:
         chosen = _choose(args, ranks)
@@ -172,6 +163,35 @@ def run(args: argparse.Namespace) -> int:
     if ranks.rank == 0:
         _report(args, rows, profiles, missing, failures)
     return 1 if failures else 0
+
+
+def _check_folder(folder):
+    """Refuse what would fail only after all measurements."""
+    if folder is None:
+        return
+    if folder.suffix.lower() == ".png" or folder.is_file():
+        raise ValueError(
+            f"--png takes a folder, for there is more than one picture, but "
+            f"'{folder}' names a file."
+        )
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--png needs matplotlib: pip install matplotlib.")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _read(args):
+    """The rows of --from that are asked for."""
+    for option in ("quick", "profile", "output", "commit"):
+        if getattr(args, option):
+            raise ValueError(
+                f"--{option} is of rows that are measured; leave it out or "
+                "--from."
+            )
+    rows = read_rows(args.source)
+    rows = select_rows(rows, args.op, args.impl, args.shape, args.dtype)
+    if not rows:
+        raise ValueError(f"'{args.source}' has no such rows.")
+    return rows
 
 
 def _choose(args, ranks):
@@ -202,7 +222,7 @@ def _choose(args, ranks):
     return [replace(case, gpus=ranks.world) for case in chosen]
 
 
-def _report(args, rows, profiles, missing, failures):
+def _report(args, rows, profiles=(), missing=None, failures=()):
     from speechbrain_triton.bench import tables
 
     if args.json:
@@ -213,10 +233,20 @@ def _report(args, rows, profiles, missing, failures):
     if profiles:
         # Standard output is the rows' alone where a program reads it.
         tables.print_profiles(profiles, sys.stderr if args.json else sys.stdout)
-    for what, reason in missing.items():
+    for what, reason in (missing or {}).items():
         print(f"speechbrain-triton: no rows of {what}{reason}", file=sys.stderr)
     for failure in failures:
         print(f"speechbrain-triton: {failure}", file=sys.stderr)
+    if args.png is not None:
+        _draw(rows, args.png)
+
+
+def _draw(rows, folder):
+    from speechbrain_triton.bench.pictures import write_pictures
+
+    names = [path.name for path in write_pictures(rows, folder)]
+    drawn = ", ".join(names) if names else "no picture shows these rows"
+    print(f"speechbrain-triton: in '{folder}': {drawn}", file=sys.stderr)
 
 
 def _measure_all(chosen, args, missing, ranks):
@@ -252,7 +282,7 @@ def _measure_all(chosen, args, missing, ranks):
                 if failure is not None:
                     failures.append(failure)
                 if args.output is not None and ranks.rank == 0:
-                    _write_csv(args.output, rows)
+                    write_rows(args.output, rows)
                 bar.advance(task)
     return rows, profiles, failures
 
@@ -382,13 +412,3 @@ def _commit() -> str:
     from speechbrain_triton import __version__
 
     return __version__
-
-
-def _write_csv(path: Path, rows: list[dict]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    with open(draft, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(draft, path)

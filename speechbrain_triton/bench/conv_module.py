@@ -12,6 +12,7 @@ from speechbrain_triton.bench.limit import copy_pair
 from speechbrain_triton.bench.shapes import Case
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, under_autocast
+from speechbrain_triton.bench.work import least_bytes
 from speechbrain_triton.modules import TritonConvolutionModule
 
 
@@ -56,33 +57,6 @@ def draw(case: Case, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw x in float32 and dy in autocast's dtype, both (B, T, C)."""
     x = torch.randn(case.B, case.T, case.C, device=device)
     return x, torch.randn_like(x).to(case.torch_dtype)
-
-
-def least_bytes(case: Case, backward: bool) -> int:
-    """What has to be moved between the matmuls, which move their own.
-
-    An element here is one channel of one frame, s the size of autocast's
-    dtype. Between the matmuls there is one pass each, and a pass reads what
-    it needs and writes what the next matmul reads:
-
-    - layer norm: x in float32 (4), the normalised x (s);
-    - gate, depthwise convolution, layer norm, activation: h, which has
-      2 C channels (2 s), and the activation (s);
-    - backward through these: the activation's gradient (s), h once more
-      (2 s), the gradient of h (2 s);
-    - backward through the first layer norm: the gradient of the normalised x
-      (s), x once more (4), dx in float32 (4).
-
-    That is 4 + 4 s bytes an element forward and 8 + 6 s more backward. The
-    convolution's output is in no pass: backward can compute it again from h.
-    An implementation that keeps it instead writes and reads it (2 s), and
-    one that takes two passes backward writes and reads what stands between
-    them (2 s). Parameters, their gradients and statistics of rows are too
-    small to count.
-    """
-    size = case.torch_dtype.itemsize
-    forward = 4 + 4 * size
-    return case.elements * (forward + (8 + 6 * size) * backward)
 
 
 def limit(

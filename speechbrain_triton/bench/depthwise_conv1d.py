@@ -9,6 +9,7 @@ from speechbrain_triton.bench.limit import copy_pair
 from speechbrain_triton.bench.shapes import Case
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, doubles
+from speechbrain_triton.bench.work import least_bytes
 from speechbrain_triton.ops import depthwise_conv1d
 
 
@@ -52,15 +53,6 @@ def draw(case: Case, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw x and dy, (B, T, C) in the case's dtype."""
     x = torch.randn(case.B, case.T, case.C, device=device)
     return x.to(case.torch_dtype), torch.randn_like(x).to(case.torch_dtype)
-
-
-def least_bytes(case: Case, backward: bool) -> int:
-    """What has to be moved: x and y, and for the gradients x, dy and dx.
-
-    Parameters and their gradients are too small to count.
-    """
-    tensors = 5 if backward else 2
-    return tensors * case.elements * case.torch_dtype.itemsize
 
 
 def limit(

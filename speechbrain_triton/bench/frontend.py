@@ -11,6 +11,7 @@ from speechbrain_triton.bench.limit import copy_pair
 from speechbrain_triton.bench.shapes import Case
 from speechbrain_triton.bench.timing import Inputs, rotate
 from speechbrain_triton.bench.variant import Variant, under_autocast
+from speechbrain_triton.bench.work import front_end_sizes, least_bytes
 from speechbrain_triton.modules import FastConformerFrontEnd
 
 
@@ -78,42 +79,9 @@ def _plain(frontend: FastConformerFrontEnd) -> nn.Sequential:
 def draw(case: Case, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw x (B, T, F) in float32 and dy (B, T', F', C) in autocast's dtype."""
     x = torch.randn(case.B, case.T, case.F, device=device)
-    *_, frames, bins = _sizes(case)
+    *_, frames, bins = front_end_sizes(case)
     dy = torch.randn(case.B, frames, bins, case.C, device=device)
     return x, dy.to(case.torch_dtype)
-
-
-def _sizes(case: Case) -> tuple[int, int, int, int]:
-    """Frames and bins, 4 times and 8 times fewer."""
-    return tuple(
-        -(-size // factor) for factor in (4, 8) for size in (case.T, case.F)
-    )
-
-
-def least_bytes(case: Case, backward: bool) -> int:
-    """What has to be moved between the matmuls, which move their own.
-
-    With s the size of autocast's dtype, X the elements of x (float32), and
-    N and M those of the layers with 4 and 8 times fewer frames and bins:
-
-    - forward: x is read and the first depthwise convolution's output written
-      (4 X + s N), the first matmul's is read and the second depthwise
-      convolution's written (s N + s M); the last bias and ReLU belong to the
-      second matmul;
-    - backward: dy and y are read, the gradient behind ReLU is written (3 s M);
-      the gradient of the second depthwise convolution's output and its input
-      are read, the input's gradient is written (s M + 2 s N); the gradient of
-      the first one's output and x are read (s N + 4 X).
-
-    The layer with twice fewer frames and bins, 4 N elements, is in no pass.
-    """
-    size = case.torch_dtype.itemsize
-    frames, bins, last_frames, last_bins = _sizes(case)
-    x = 4 * case.B * case.T * case.F
-    n = size * case.B * case.C * frames * bins
-    m = size * case.B * case.C * last_frames * last_bins
-    forward = x + 2 * n + m
-    return forward + (x + 3 * n + 4 * m) * backward
 
 
 def limit(
@@ -135,7 +103,7 @@ def limit(
     tuple
         The function, and its sets of inputs.
     """
-    frames, bins, last_frames, last_bins = _sizes(case)
+    frames, bins, last_frames, last_bins = front_end_sizes(case)
     rows = case.B * frames * bins, case.B * last_frames * last_bins
     count = least_bytes(case, backward)
 

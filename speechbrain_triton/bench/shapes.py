@@ -1,6 +1,7 @@
 """What a case says: sizes and dtype, and the size at which it is checked."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -318,3 +319,54 @@ class TrainingCase(Measured):
     def rounding(self) -> float:
         """One rounding of autocast's dtype, or 2^16 of a float32 sum's."""
         return max(torch.finfo(self.torch_dtype).eps / 2, 2.0**-16)
+
+
+_CLASSES = {
+    "depthwise_conv1d": Case,
+    "conv_module": Case,
+    "frontend": Case,
+    "geglu_linear": LinearCase,
+    "geglu_ffn": FeedForwardCase,
+    "transducer_loss": TransducerCase,
+    "transducer_joint_loss": JointCase,
+}
+
+
+def case_of(op: str, dtype: str, shape: str) -> Measured | None:
+    """Find what a row is about.
+
+    Arguments
+    ---------
+    op, dtype, shape : str
+        As the tables write them.
+
+    Returns
+    -------
+    Measured or None
+        None for a shape that no case writes so, and for rows whose op does
+        not have a floor: those of ``convolution_frontend``, ``geglu_ladder``
+        and ``train_step``.
+
+    Example
+    -------
+    >>> case_of("geglu_linear", "float16", "M25600_K512_N2048").N
+    2048
+    """
+    sizes = {
+        letter: int(digits)
+        for letter, digits in re.findall(r"([A-Z])(\d+)(?=_|$)", shape)
+    }
+    if op == "frontend":
+        # Its kernels are 3 x 3, which its shapes do not say.
+        sizes["K"] = 3
+    elif shape.endswith("_dropout"):
+        sizes["dropout"] = 0.1
+    elif shape.endswith("_stream"):
+        sizes["stream"] = True
+    elif chunk := re.search(r"_chunk(\d+)$", shape):
+        sizes["chunk"] = int(chunk[1])
+    try:
+        case = _CLASSES[op](op, dtype=dtype, **sizes)
+    except (KeyError, TypeError):
+        return None
+    return case if case.shape == shape else None

@@ -9,6 +9,7 @@ from speechbrain_triton.bench.limit import copy_pair
 from speechbrain_triton.bench.shapes import TransducerCase
 from speechbrain_triton.bench.timing import Inputs
 from speechbrain_triton.bench.variant import LossVariant
+from speechbrain_triton.bench.work import least_bytes
 from speechbrain_triton.ops import transducer_loss
 from speechbrain_triton.ops.transducer_loss import transducer_loss_reference
 
@@ -143,15 +144,6 @@ def draw_labels(case: TransducerCase, device: str) -> Inputs:
         1, case.V, (case.B, case.U), dtype=torch.int32, device=device
     )
     return targets, int32(case.T), int32(case.U)
-
-
-def least_bytes(case: TransducerCase, backward: bool) -> int:
-    """What has to be moved: the logits, and for the gradient them and it.
-
-    The gradient needs the sum over all paths first, and no cache holds the
-    logits until it is there.
-    """
-    return (3 if backward else 1) * case.logits_bytes
 
 
 def limit(
