@@ -77,8 +77,13 @@ def triton_obstacle(
     """
     if not TRITON_INSTALLED:
         return "the package triton is not installed"
-    if not torch.compiler.is_compiling() and torch.jit.is_tracing():
-        return "torch.jit.trace cannot record kernels"
+    if not torch.compiler.is_compiling():
+        if torch.jit.is_tracing():
+            return "torch.jit.trace cannot record kernels"
+        if torch._C._are_functorch_transforms_active():
+            return "torch.func cannot transform kernels"
+        if torch.autograd.forward_ad._current_level >= 0:
+            return "the kernels have no forward-mode derivatives"
     if dtype is torch.float64:
         return "the kernels accumulate in float32 and the tensors are float64"
     if dtype is not None and dtype not in (

@@ -26,13 +26,15 @@ def separate(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """
     first = tensors[0]
     return [
-        first.new_empty(0)
-        if t is None
-        else t.clone(memory_format=torch.contiguous_format)
-        if t._is_view()
-        else t.contiguous()
-        for t in tensors
+        first.new_empty(0) if t is None else _own_storage(t) for t in tensors
     ]
+
+
+def _own_storage(x: torch.Tensor) -> torch.Tensor:
+    # _is_view() is false below autograd, as under a dispatch mode.
+    if x.untyped_storage().nbytes() == x.nbytes:
+        return x.contiguous()
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def fake_gradients(inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -381,13 +381,14 @@ def test_functorch_and_forward_mode_raise_rather_than_lie(device):
             y = call(dual, backend)
             return torch.autograd.forward_ad.unpack_dual(y).tangent
 
-    with pytest.raises(RuntimeError, match="functorch"):
-        torch.func.vmap(call)(x[None])
-    with pytest.raises(RuntimeError, match="functorch"):
-        torch.func.grad(lambda x: call(x).sum())(x)
-    with pytest.raises(RuntimeError, match="jvp"):
-        torch.func.jvp(call, (x,), (x,))
-    with pytest.raises(NotImplementedError, match="jvp"):
+    for transformed in (
+        lambda: torch.func.vmap(call)(x[None]),
+        lambda: torch.func.grad(lambda x: call(x).sum())(x),
+        lambda: torch.func.jvp(call, (x,), (x,)),
+    ):
+        with pytest.raises(RuntimeError, match="torch.func cannot transform"):
+            transformed()
+    with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
         forward_mode(x)
 
     exact = oracle(x.double(), tensors["weight"].double())
