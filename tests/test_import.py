@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -33,14 +34,14 @@ stock = module(x)
 """
 
 
-def python(code, interpret=None):
+def python(code, *options, interpret=None):
     """Run code in a fresh process and return what it printed."""
     environment = dict(os.environ)
     environment.pop("TRITON_INTERPRET", None)
     if interpret is not None:
         environment["TRITON_INTERPRET"] = interpret
     run = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, *options, "-c", code],
         env=environment,
         capture_output=True,
         text=True,
@@ -65,6 +66,52 @@ def test_import_touches_no_gpu_no_triton_and_no_globals():
         "assert not any(hasattr(module, 'triton') for module in ours)\n"
         "assert not torch.cuda.is_initialized()\n"
     )
+
+
+# What a bare import of torch or of SpeechBrain loads is none of our doing.
+TORCH, HOST = "import torch", "import speechbrain, hyperpyyaml"
+PICTURES = {"matplotlib", "rich", "jinja2"}
+HEAVY = PICTURES | {"triton", "speechbrain", "scipy", "numba"}
+
+
+@pytest.mark.parametrize(
+    "module, before, unloaded",
+    [
+        ("speechbrain_triton", "", HEAVY | {"torch", "numpy"}),
+        ("speechbrain_triton.cli", "", HEAVY | {"torch", "numpy"}),
+        ("speechbrain_triton.backend", TORCH, HEAVY),
+        ("speechbrain_triton.ops", TORCH, HEAVY),
+        ("speechbrain_triton.modules", HOST, PICTURES | {"triton", "numba"}),
+        ("speechbrain_triton.training", HOST, PICTURES | {"triton", "numba"}),
+        ("speechbrain_triton.streaming", HOST, PICTURES | {"triton", "numba"}),
+        ("speechbrain_triton.runs", "", PICTURES | {"triton", "torch"}),
+        ("speechbrain_triton.corpora", "", {"triton", "torch", "matplotlib"}),
+    ],
+)
+def test_import_loads_no_more_than_it_needs(module, before, unloaded):
+    run = python(
+        f"import sys\n{before}\n"
+        "before = set(sys.modules)\n"
+        f"import {module}\n"
+        "print(*set(sys.modules) - before)\n"
+    )
+    loaded = set(run.stdout.split())
+    assert module in loaded
+    assert not loaded & unloaded
+
+
+def test_import_makes_no_warning():
+    python("import speechbrain_triton", "-W", "error")
+
+
+def test_import_takes_less_than_a_second():
+    # Other programs may want the processor: the least of three counts.
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        python("import speechbrain_triton")
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1
 
 
 def test_import_is_clean_of_deprecation_warnings_of_ours():
