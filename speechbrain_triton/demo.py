@@ -99,6 +99,9 @@ def run(args: argparse.Namespace) -> int:
         for backend, path in zip(BACKENDS, runs, strict=True)
         if not _is_finished(path)
     }
+    for path in runs:
+        if path not in commands:
+            console.print(f"   {path.name}: finished before")
     if failed := _train(commands, args.steps, _jobs(args.device), console):
         log = _console_log(failed)
         tail = "\n".join(_read(log).splitlines()[-15:])
@@ -191,6 +194,7 @@ def _train(
     Path or None
         The folder of the training that failed; the others end with it.
     """
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = [
@@ -201,7 +205,9 @@ def _train(
         TextColumn("{task.description}"),
     ]
     waiting, running = list(commands), {}
-    with Progress(*columns, console=console) as progress:
+    # A file gets lines in place of bars.
+    bars = console if console.is_terminal else Console(quiet=True)
+    with Progress(*columns, console=bars) as progress:
         tasks = {
             path: progress.add_task(
                 "waiting", start=False, total=steps, name=path.name
@@ -214,6 +220,8 @@ def _train(
                     path = waiting.pop(0)
                     running[path] = _start(commands[path], path)
                     progress.start_task(tasks[path])
+                    if not console.is_terminal:
+                        console.print(f"   {path.name}: training")
                 for path, process in list(running.items()):
                     code = process.poll()
                     done, state = _state(path, steps, code)
@@ -224,6 +232,8 @@ def _train(
                         return path
                     if code == 0:
                         progress.stop_task(tasks[path])
+                        if not console.is_terminal:
+                            console.print(f"   {path.name}: {state}")
                         del running[path]
                 time.sleep(0.3)
         finally:
@@ -311,7 +321,8 @@ def _compare(runs: Sequence[Path], as_json: bool) -> int:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a whole number of at least 1"
+        )
+    return int(text)

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from speechbrain_triton import cli
+
 NO_TRITON = """
 import sys
 
@@ -98,6 +100,17 @@ def test_import_loads_no_more_than_it_needs(module, before, unloaded):
     loaded = set(run.stdout.split())
     assert module in loaded
     assert not loaded & unloaded
+
+
+@pytest.mark.parametrize("command", cli._COMMANDS)
+def test_help_of_a_command_does_not_wait_for_torch(command):
+    run = python(
+        "import sys\n"
+        "from speechbrain_triton.cli import main\n"
+        f"assert main([{command!r}, '--help']) == 0\n"
+        "assert not {'torch', 'speechbrain'} & set(sys.modules)\n"
+    )
+    assert f"speechbrain-triton {command}" in run.stdout
 
 
 def test_import_makes_no_warning():

@@ -14,6 +14,7 @@ from hyperpyyaml import load_hyperpyyaml
 from speechbrain.utils.distributed import (
     ddp_barrier,
     ddp_init_group,
+    if_main_process,
     run_on_main,
 )
 from speechbrain.utils.logger import get_logger
@@ -28,6 +29,8 @@ from speechbrain_triton.training.data import (
 from speechbrain_triton.training.tokens import make_tokenizer
 
 logger = get_logger(__name__)
+
+_INTERRUPTED = 130
 
 
 def run_recipe(
@@ -46,10 +49,22 @@ def run_recipe(
     Returns
     -------
     int
-        The exit code: 0, or 2 after a sentence on stderr about a wrong
-        argument, flag or data folder.
+        The exit code: 0, 2 after a sentence on stderr about a wrong argument,
+        flag or data folder, or 130 after Ctrl-C.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        return _run(prepare, argv)
+    except KeyboardInterrupt:
+        if if_main_process():
+            _say(
+                "interrupted; the same command goes on from the last "
+                "checkpoint, if there is one."
+            )
+        return _INTERRUPTED
+
+
+def _run(prepare: Callable[[dict], None], argv: list[str]) -> int:
     yaml_path, run_opts, overrides = sb.parse_arguments(argv)
     ddp_init_group(run_opts)
     try:
@@ -81,7 +96,7 @@ def run_recipe(
     except (ValueError, KeyError, OSError, ImportError) as error:
         # str() of a KeyError is the repr of its message.
         message = error.args[0] if isinstance(error, KeyError) else error
-        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+        _say(message)
         return 2
 
     brain = TransducerBrain(
@@ -92,6 +107,8 @@ def run_recipe(
         run_opts=run_opts,
         checkpointer=hparams["checkpointer"],
     )
+    # A bar would fill a file with all of its states.
+    brain.noprogressbar = brain.noprogressbar or not sys.stderr.isatty()
     # SpeechBrain tells the epoch only to samplers that it made itself.
     brain.train_sampler = loader_options.get("batch_sampler")
     if not hparams["skip_training"]:
@@ -109,6 +126,10 @@ def run_recipe(
         torch.distributed.destroy_process_group()
     lock.close()
     return 0
+
+
+def _say(message: object) -> None:
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
 
 
 def _lock(output_folder: str) -> IO:

@@ -146,6 +146,7 @@ def test_wheel_holds_package_recipes_and_licence_and_nothing_else(tree, wheel):
         )
     }
     assert names(wheel) == wanted
+    assert f"{PACKAGE}/py.typed" in wanted
 
 
 def test_wheel_leaves_out_what_trainings_left_in_a_recipe(

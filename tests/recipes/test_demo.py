@@ -26,6 +26,8 @@ def test_demo_makes_trains_compares_and_resumes(tmp_path, capfd, monkeypatch):
     document = json.loads(out)
     assert document, "an empty document"
     assert "conv=auto: 3 modules, torch path, because" in err
+    # Not a terminal: lines, no bars.
+    assert err.count(": finished\n") == 2 and "━" not in err
     folder = tmp_path / "demo"
     for backend in ("torch", "auto"):
         run = read_run(folder / f"conv_{backend}")
@@ -40,7 +42,9 @@ def test_demo_makes_trains_compares_and_resumes(tmp_path, capfd, monkeypatch):
     assert main(argv) == 0
     assert log.stat().st_mtime_ns == before
     assert read_run(folder / "conv_auto").settings["training_steps"] == 4
-    assert "conv_auto" in capfd.readouterr().out
+    out, err = capfd.readouterr()
+    assert "conv_auto" in out
+    assert "conv_torch: finished before\n" in err
 
     assert main(["demo", "--steps=5", "--seed=3"]) == 2
     assert "training_steps=4, not 5; name another" in capfd.readouterr().err
@@ -89,7 +93,7 @@ def test_recipe_inside_the_package_comes_first(tmp_path, monkeypatch):
 
 def test_flags_are_checked(capfd):
     assert main(["demo", "--steps=0"]) == 2
-    assert "0 is not a positive number" in capfd.readouterr().err
+    assert "'0' is not a whole number" in capfd.readouterr().err
 
 
 def test_help_costs_no_import_of_torch_by_the_demo(capfd):

@@ -66,6 +66,25 @@ def test_killed_within_an_epoch_goes_on_as_if_it_had_not_been(
     assert ["seconds" in line for line in lines] == [True, False, True]
 
 
+def test_interrupted_says_so_in_a_line_and_goes_on(longer_corpus, tmp_path):
+    argv = arguments(longer_corpus, tmp_path / "run", training_steps=30)
+    argv.remove("--noprogressbar")
+    process = start(argv)
+    _wait_for_step(process, tmp_path / "run" / "steps.csv", 22)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert output.splitlines()[-1] == (
+        "train.py: interrupted; the same command goes on from the last "
+        "checkpoint, if there is one."
+    )
+    assert "Traceback" not in output
+    # No bar where nobody watches.
+    assert "\r" not in output and "it/s" not in output
+    finish(start(argv))
+    assert max(losses(tmp_path / "run")) == 30
+
+
 def _wait_for_step(process, path: Path, step: int) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
