@@ -24,7 +24,7 @@ def _loader() -> ModuleType:
     except ImportError as error:
         raise ImportError(
             "The SpokenNumbers corpus is spoken by espeak-ng, which is not "
-            "installed: pip install speechbrain-triton[demo]"
+            "installed: pip install espeakng-loader"
         ) from error
     return espeakng_loader
 
