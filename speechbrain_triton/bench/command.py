@@ -59,14 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--op",
         nargs="+",
         choices=OPS,
-        help="which tables (default: all but train_step, which takes minutes "
-        "and, where stock is timed, tens of GiB)",
+        metavar="OP",
+        help=f"which tables: {', '.join(OPS)} (default: all but train_step, "
+        "which takes minutes and, where stock is timed, tens of GiB)",
     )
     parser.add_argument(
         "--impl",
         nargs="+",
         choices=IMPLS,
-        help="which implementations; 'eager' is plain PyTorch where "
+        metavar="IMPL",
+        help=f"which implementations: {', '.join(IMPLS)}; 'eager' is plain "
+        "PyTorch where "
         "SpeechBrain has nothing, 'channels_last' is there for front ends, "
         "'liger' (the package liger-kernel, where it is installed) and "
         "'matmul_only' for geglu_linear; 'torchaudio' and SpeechBrain's "

@@ -136,6 +136,11 @@ def _check_outputs(args):
         other = options.setdefault(os.path.realpath(path), option)
         if other != option:
             raise ValueError(f"{other} and {option} name one file, '{path}'.")
+    if args.png and args.png.suffix.lower() not in ("", ".png"):
+        raise ValueError(
+            f"--png writes a PNG picture, not a '{args.png.suffix}' as in "
+            f"'{args.png}'."
+        )
     if (args.html or args.png) and not all(map(find_spec, _DRAWING)):
         raise ValueError(
             "--html and --png need matplotlib and jinja2: pip install "

@@ -96,6 +96,13 @@ def test_one_file_for_two_outputs(folders, capsys, tmp_path):
     assert "--html and --png name one file" in capsys.readouterr().err
 
 
+def test_another_kind_of_picture_is_refused(folders, tmp_path, capsys):
+    picture = tmp_path / "picture.gif"
+    assert main(["compare", *folders, "--png", str(picture)]) == 2
+    assert "--png writes a PNG picture, not a '.gif'" in capsys.readouterr().err
+    assert not picture.exists()
+
+
 @pytest.mark.parametrize("option", ["--html", "--png"])
 def test_without_what_draws(folders, capsys, tmp_path, monkeypatch, option):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
