@@ -13,11 +13,12 @@ import runpy
 import sys
 from pathlib import Path
 
+import interpreter
 from brains import digest
 
 from speechbrain_triton.training import TransducerBrain
 
-LIMIT = 200
+LIMIT = 380
 
 
 class Observer:
@@ -44,6 +45,8 @@ class Observer:
 
 
 if __name__ == "__main__":
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        interpreter.hasten()
     faulthandler.dump_traceback_later(LIMIT, exit=True)
     folder, *sys.argv = sys.argv[1:]
     Observer(Path(folder) / f"{os.environ['RANK']}.json").watch()
