@@ -1,6 +1,7 @@
 """What every recipe's train.py does, apart from preparing its corpus."""
 
 import fcntl
+import gc
 import os
 import re
 import sys
@@ -123,6 +124,10 @@ def _run(prepare: Callable[[dict], None], argv: list[str]) -> int:
     if sb.utils.distributed.is_distributed_initialized():
         # The main process may still be writing: none may leave before it.
         ddp_barrier()
+        # What DDP holds keeps the group's threads, which must not outlive
+        # Python: one that then wants its lock ends the process by SIGABRT.
+        del brain
+        gc.collect()
         torch.distributed.destroy_process_group()
     lock.close()
     return 0
