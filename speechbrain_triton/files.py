@@ -1,6 +1,7 @@
 """Reading text of unknown origin, and files that are whole or absent."""
 
 import contextlib
+import math
 import os
 from pathlib import Path
 
@@ -40,15 +41,8 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
     >>> read_text(path)
     '%WER 0.00\\n'
     """
-    # A named pipe would block for ever.
-    if not path.is_file():
-        raise RunError(f"'{path}' is not a regular file.")
     try:
-        size = path.stat().st_size
-        if size > largest:
-            raise RunError(
-                f"'{path}' has {size:,} bytes; at most {largest:,} are read."
-            )
+        check_file(path, largest)
         content = path.read_bytes()
     except OSError as error:
         raise RunError(f"'{path}' cannot be read: {error.strerror}.") from error
@@ -64,6 +58,37 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
             f"offset {error.start}."
         ) from error
     return text.replace("\r\n", "\n")
+
+
+def check_file(path: Path, largest: float = math.inf) -> int:
+    """Refuse a file that a reader would wait for, or be busy with, for long.
+
+    Arguments
+    ---------
+    path : Path
+        The file.
+    largest : float
+        Most bytes that it may have.
+
+    Returns
+    -------
+    int
+        How many it has.
+
+    Raises
+    ------
+    RunError
+        If it is no regular file, or too large.
+    """
+    # A named pipe would block for ever.
+    if not path.is_file():
+        raise RunError(f"'{path}' is not a regular file.")
+    size = path.stat().st_size
+    if size > largest:
+        raise RunError(
+            f"'{path}' has {size:,} bytes; at most {largest:,} are read."
+        )
+    return size
 
 
 def check_writable(path: Path) -> None:

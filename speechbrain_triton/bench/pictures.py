@@ -16,7 +16,7 @@ from speechbrain_triton.bench.roofline import roofline
 from speechbrain_triton.bench.rows import Row
 from speechbrain_triton.bench.shapes import Case, case_of
 from speechbrain_triton.files import write_atomically
-from speechbrain_triton.runs.pictures import INK, RULE, SIDES
+from speechbrain_triton.runs.pictures import SIDES, STYLE
 
 _FAINT = "#8b939e"
 # Baselines never meet in one picture, so that they share a colour.
@@ -38,24 +38,7 @@ _ORDER = list(_COLOURS)
 _MARKERS = {"triton": "o", "compile": "^", "limit": "_"}
 _FLOORS = ("matmul_only", "limit")
 _DPI = 110
-_STYLE = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": "medium",
-    "figure.constrained_layout.use": True,
-    "font.size": 9,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
+_STYLE = {**STYLE, "axes.titlesize": "medium", "font.size": 9}
 _BAR, _GAP, _MARGIN = 0.15, 0.7, 1.0
 
 

@@ -39,6 +39,13 @@ FLAGS = {
     "twin": {**STOCK, "loss_backend": "torch"},
 }
 TIMED = ("torchaudio", "numba", "triton", "triton_fused_joint")
+# Of a recipe what reads or writes files, or augments what it has read.
+NO_FILES = {
+    "data_folder": "unused",
+    "checkpointer": None,
+    "wav_augment": None,
+    "fea_augment": None,
+}
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 # Tried in turn where gradients overflow, as GradScaler does step by step.
 LOSS_SCALES = tuple(2.0**power for power in range(16, -1, -2))
@@ -76,10 +83,7 @@ def build_brain(
         file, waveforms are not augmented, and SpecAugment is off.
     """
     overrides = {
-        "data_folder": "unused",
-        "checkpointer": None,
-        "wav_augment": None,
-        "fea_augment": None,
+        **NO_FILES,
         "grad_accumulation_factor": 1,
         "precision": PRECISIONS[case.dtype],
         "streaming": case.chunk > 0,

@@ -15,6 +15,7 @@ from speechbrain_triton.runs.pictures import (
     INK,
     RULE,
     SIDES,
+    STYLE,
     Picture,
     all_pictures,
 )
@@ -23,20 +24,11 @@ _WIDTH = 5.0
 _COLUMNS = 2
 _DPI = 150
 _STYLE = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
+    **STYLE,
     "axes.labelsize": "medium",
-    "axes.linewidth": 0.6,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
     "axes.titlesize": "large",
-    "figure.constrained_layout.use": True,
     "figure.constrained_layout.w_pad": 0.1,
     "font.size": 10,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
     "legend.fontsize": "medium",
     "legend.handlelength": 4,
     "lines.linewidth": 1.4,
@@ -44,11 +36,6 @@ _STYLE = {
     # The same picture has the same bytes.
     "svg.hashsalt": "speechbrain-triton",
     "svg.fonttype": "none",
-    "text.color": INK,
-    # A "$" in a folder's name begins no formula.
-    "text.parse_math": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
 }
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"

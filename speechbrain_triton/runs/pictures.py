@@ -28,6 +28,24 @@ if TYPE_CHECKING:
 INK, RULE = "#1b1f24", "#c8ccd2"
 # At least 4.5:1 against white; the page has lighter ones for dark windows.
 SIDES = ("#0b5cad", "#b93a0c", "#0b6e63", "#8a2be2", "#8a5a00", "#b0175f")
+# Settings of matplotlib that all of the package's pictures have.
+STYLE = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "text.color": INK,
+    # A "$" in a folder's name begins no formula.
+    "text.parse_math": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
 _MARKERS = "os^DvPX*"
 _LINES = ("-", "--", "-.", ":")
 _ROW, _MARGIN, _PLOT = 0.26, 0.75, 2.0

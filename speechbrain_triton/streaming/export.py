@@ -26,7 +26,7 @@ from speechbrain_triton.runs.settings import (
 )
 from speechbrain_triton.streaming.hyperparams import inference_hyperparameters
 from speechbrain_triton.streaming.loading import (
-    check_file,
+    check_present,
     explained,
     load_folder,
     read_parameters,
@@ -275,7 +275,7 @@ def _tokenizer_file(save: Path, settings: dict[str, Scalar]) -> Path:
         path = save / f"{kind}_labels.txt"
     else:
         path = save / f"{settings['output_neurons']}_{kind}.model"
-    check_file(path, LARGEST)
+    check_present(path, LARGEST)
     return path
 
 

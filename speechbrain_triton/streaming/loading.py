@@ -11,7 +11,7 @@ import torch
 from speechbrain.inference.ASR import StreamingASR
 
 from speechbrain_triton.backend import triton_obstacle
-from speechbrain_triton.files import LARGEST, RunError
+from speechbrain_triton.files import LARGEST, RunError, check_file
 from speechbrain_triton.runs.settings import (
     Scalar,
     read_hyperparameters,
@@ -120,7 +120,7 @@ def read_parameters(path: Path) -> Mapping:
     RunError
         If it is no such file.
     """
-    check_file(path)
+    check_present(path)
     with explained(path):
         state = torch.load(path, map_location="meta", weights_only=True)
         if not isinstance(state, Mapping):
@@ -128,8 +128,8 @@ def read_parameters(path: Path) -> Mapping:
     return state
 
 
-def check_file(path: Path, largest: float = math.inf) -> None:
-    """Refuse what holds nothing: to open a named pipe would block for ever.
+def check_present(path: Path, largest: float = math.inf) -> None:
+    """Refuse a file of a folder that is missing or holds nothing.
 
     Arguments
     ---------
@@ -145,22 +145,15 @@ def check_file(path: Path, largest: float = math.inf) -> None:
     """
     if not os.path.lexists(path):
         raise RunError(f"'{path}' is missing.")
-    if not path.is_file():
-        raise RunError(f"'{path}' is not a regular file.")
-    size = path.stat().st_size
-    if not size:
+    if not check_file(path, largest):
         raise RunError(f"'{path}' is empty.")
-    if size > largest:
-        raise RunError(
-            f"'{path}' has {size:,} bytes; at most {largest:,} are read."
-        )
 
 
 def _check_files(folder: Path, settings: Mapping[str, Scalar]) -> None:
     # SpeechBrain says neither which of them is broken nor, mostly, how.
     for name in ("model.ckpt", "normalizer.ckpt"):
         read_parameters(folder / name)
-    check_file(folder / "tokenizer.ckpt", LARGEST)
+    check_present(folder / "tokenizer.ckpt", LARGEST)
     whole_number(folder / "hyperparams.yaml", settings, "sample_rate")
 
 

@@ -1,5 +1,6 @@
 """Steps that launch all kernels that a recipe's training will launch."""
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from hyperpyyaml import load_hyperpyyaml
 from speechbrain.utils.dynamic_chunk_training import DynChunkTrainConfig
 
 from speechbrain_triton.bench.train_step import (
+    NO_FILES,
     Batch,
     make_batch,
     run_backward,
@@ -22,13 +24,7 @@ from speechbrain_triton.training import TransducerBrain
 Stage = sb.Stage
 
 # What has nothing to do with kernels, or reads or writes files.
-UNUSED = {
-    "data_folder": "unused",
-    "checkpointer": "null",
-    "wav_augment": "null",
-    "fea_augment": "null",
-    "test_beam_search": "False",
-}
+UNUSED = {**NO_FILES, "test_beam_search": False}
 # What a step, and the plan, ask of a recipe.
 KEYS = (
     "modules",
@@ -98,7 +94,8 @@ def build_brain(arguments: list[str]) -> TransducerBrain:
     text = Path(yaml_path).read_text(encoding="utf-8")
     for name, value in UNUSED.items():
         if _sets(text, name) and not _sets(overrides, name):
-            overrides += f"\n{name}: {value}"
+            # JSON's scalars are YAML's.
+            overrides += f"\n{name}: {json.dumps(value)}"
     try:
         hparams = load_hyperpyyaml(text, overrides.strip())
     except KeyError as error:

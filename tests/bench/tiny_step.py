@@ -2,18 +2,11 @@
 
 from dataclasses import replace
 
+import tiny_model
+
 from speechbrain_triton.bench.shapes import TrainingCase
 
-SIZES = {
-    "n_mels": 8,
-    "d_model": 16,
-    "nhead": 2,
-    "num_encoder_layers": 1,
-    "d_ffn": 32,
-    "kernel_size": 5,
-    "dec_dim": 16,
-    "joint_dim": 16,
-}
+SIZES = {"n_mels": 8, **tiny_model.SIZES}
 FULL = TrainingCase(
     "train_step",
     "float32",

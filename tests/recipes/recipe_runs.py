@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import tiny_model
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes"
@@ -24,13 +25,7 @@ TONES = {"A": 400, "B": 900, "C": 2000, "D": 4500}
 SPEAKERS = ("fab", "fcd", "mef", "mgh")
 
 TINY = {
-    "d_model": 16,
-    "nhead": 2,
-    "num_encoder_layers": 1,
-    "d_ffn": 32,
-    "kernel_size": 5,
-    "dec_dim": 16,
-    "joint_dim": 16,
+    **tiny_model.SIZES,
     "batch_size": 2,
     "valid_speakers": 2,
     "num_workers": 0,

@@ -1,11 +1,10 @@
 """Runs of two steps on tones, and their exported folders."""
 
-import logging
 import sys
 from pathlib import Path
 
 import pytest
-import torch
+from global_settings import undo_global_settings  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
 
@@ -21,17 +20,6 @@ OPTIONS = {
     "valid_every": 1,
     "avg_checkpoints": 2,
 }
-
-
-@pytest.fixture(autouse=True)
-def undo_global_settings():
-    """Give back what SpeechBrain and the recipe set for the whole process."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    cudnn_sdp = torch.backends.cuda.cudnn_sdp_enabled()
-    yield
-    root.handlers[:], root.level = handlers, level
-    torch.backends.cuda.enable_cudnn_sdp(cudnn_sdp)
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,11 @@
 
 from pathlib import Path
 
+import tiny_model
+
 from speechbrain_triton.demo import find_recipe
 
-SIZES = {
-    "n_mels": 16,
-    "d_model": 16,
-    "nhead": 2,
-    "num_encoder_layers": 1,
-    "d_ffn": 32,
-    "kernel_size": 5,
-    "dec_dim": 16,
-    "joint_dim": 16,
-}
+SIZES = {"n_mels": 16, **tiny_model.SIZES}
 FLAGS = {
     "conv_backend": "triton",
     "frontend_backend": "triton",
